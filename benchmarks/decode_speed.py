@@ -137,7 +137,10 @@ def choose(
     side: str, args: argparse.Namespace, widths: Sequence[int]
 ) -> dict[int, settings.Settings]:
     """Return the settings of a side that are fastest, for each number of beams."""
-    tried = settings.combine(CHOICES[side])
+    choices = CHOICES[side]
+    if args.alone:  # no line has a batch
+        choices = choices | {"batch": choices["batch"][:1]}
+    tried = settings.combine(choices)
     if not args.search:
         given = tried[0] | ({"batch": args.batch} if args.batch else {})
         return dict.fromkeys(widths, given)
@@ -286,6 +289,7 @@ def load_ctranslate2(args: argparse.Namespace, given: settings.Settings):
         for path in sorted(pathlib.Path(args.export).glob("*.model"))[:1] * 2
     )
     translator = ctranslate2.Translator(args.export, **options)
+    ids = {name: i for i, name in enumerate(target.pieces(range(target.vocab_size)))}
 
     def translate(lines, beams):
         pieces = [source.pieces(source.encode(line)) for line in lines]
@@ -293,9 +297,6 @@ def load_ctranslate2(args: argparse.Namespace, given: settings.Settings):
             pieces, beam_size=beams, length_penalty=0.0, max_batch_size=given["batch"],
             max_decoding_length=max(map(len, pieces)) + 50,
         )  # fmt: skip
-        ids = {
-            name: i for i, name in enumerate(target.pieces(range(target.vocab_size)))
-        }
         return [target.decode([ids[p] for p in f.hypotheses[0]]) for f in found]
 
     return translate

@@ -36,7 +36,6 @@ import numpy as np
 import transformer_jax
 from transformer_jax import cli, config, sharding, train
 from transformer_jax.decoding.engine import Batch
-from transformer_jax.decoding.searching import rows_for
 from transformer_jax.planning import forecast
 from transformer_jax.runs import environment
 from transformer_jax.runs import folder as folders
@@ -147,7 +146,7 @@ def open_search(args: argparse.Namespace) -> Step:
     params = change(run.params) if change else run.params
     engine = run.task.inference.writer.engine(mesh)
     options = transformer_jax.runs.run.decode_options(run.config, beams=args.beams)
-    rows = rows_for(engine.row_sizes, args.rows)
+    rows = engine.rows_of(args.rows)
     lines = text.splitlines()[: min(args.rows, rows)]
     asked = {i: (run.task.inference.parse(x), options) for i, x in enumerate(lines)}
     batch = Batch(engine, params, asked, options, rows)

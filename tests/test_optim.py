@@ -118,11 +118,11 @@ PARAMS = {
 }
 
 
-def one_update(gradients=PARAMS, **changes):
+def one_update(gradients=PARAMS, params=PARAMS, **changes):
     changes = {"schedule": "constant", "constant": 0.1} | changes
     optimizer = optim.make_optimizer(settings(**changes))
-    state = optimizer.init(PARAMS)
-    updates, state = optimizer.update(gradients, state, PARAMS)
+    state = optimizer.init(params)
+    updates, state = optimizer.update(gradients, state, params)
     return updates, state
 
 
@@ -183,6 +183,19 @@ def test_muon_makes_hidden_matrices_orthogonal_and_leaves_tables_to_adam():
         one, other = (u[name] if name == "embedding" else u[name]["bias"]
                       for u in (updates, adam))  # fmt: skip
         np.testing.assert_allclose(one, -0.1 * other, rtol=1e-4)
+
+
+@pytest.mark.parametrize("end", ["projection", "head", "patches", "stem"])
+def test_muon_leaves_first_and_last_layers_to_adam(end):
+    kernel = PARAMS["layer"]["kernel"]
+    params = {end: {"linear": {"kernel": kernel}}, "layer": {"kernel": kernel}}
+    updates, _ = one_update(params, params, name="muon", beta1=0.9)
+    adam = optax.scale_by_adam(0.9, 0.98, 1e-9, nesterov=True)
+    adam, _ = adam.update(params, adam.init(params))
+    found, wanted = (u[end]["linear"]["kernel"] for u in (updates, adam))
+    np.testing.assert_allclose(found, -0.1 * wanted, rtol=1e-4)
+    other, wanted = (u["layer"]["kernel"] for u in (updates, adam))
+    assert np.abs(other + 0.1 * wanted).max() > 1e-3
 
 
 def test_adafactor_keeps_a_number_a_row_and_a_column():

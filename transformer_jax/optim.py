@@ -487,7 +487,7 @@ def _matrices(params: Any) -> Any:
 
 def _hidden(params: Any) -> Any:
     """Mark the matrices between hidden layers: not tables, first or last layers."""
-    ends = ("projection/", "head/", "patches/")
+    ends = ("projection/", "head/", "patches/", "stem/")
 
     def is_hidden(path, leaf):
         name = path_name(path)

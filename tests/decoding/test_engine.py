@@ -302,6 +302,22 @@ def test_rows_that_are_given_to_other_sentences_change_no_answer(
     assert_same(refilled, search(model, asked, options, rows=23, multiple=23))
 
 
+def test_a_request_that_comes_alone_has_no_other_rows(model):
+    searches, rows = Engine(model[0], sharding.local_mesh(), 8, 4), []
+    begin, asked, options = searches._begin, ask()[5:7], KINDS["greedy"]
+
+    def watched(params, batch, **static):
+        rows.append(len(batch["limits"]))
+        return begin(params, batch, **static)
+
+    searches._begin = watched
+    for request in asked[0], dataclasses.replace(asked[0], limit=1):
+        [(_, [alone])] = searches.search(model[1], [request], options)
+        both = dict(searches.search(model[1], [request, asked[1]], options))
+        assert_same([[alone]], [both[0]])
+    assert rows == [1, 4] * 2
+
+
 def watch_refills(monkeypatch, name, seen):
     """Record when an engine gives rows to other sentences."""
     made = Engine.__init__

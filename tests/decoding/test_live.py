@@ -90,6 +90,45 @@ def test_callers_that_come_and_go_get_the_answers_of_a_search(
     assert_same(found, expected)
 
 
+def test_a_request_that_comes_alone_has_a_batch_of_one_row_until_others_come(
+    model, plain, monkeypatch
+):
+    monkeypatch.setattr(live, "IN_FLIGHT", 1)  # another thread would take the others
+    shared = Live(plain)
+    rows, seen, advance = [], threading.Event(), engine.Batch.advance
+    asked = ask()[7:10]
+    expected = dict(plain.search(model[1], asked, GREEDY))
+
+    def watched(self, least, most):
+        found = list(advance(self, least, 1))  # time for the others to come
+        rows.append(self.rows)
+        if rows == [1]:
+            seen.set()
+            assert come.wait(60)
+        return iter(found)
+
+    def call(part):
+        return dict(shared.search(model[1], part, GREEDY))
+
+    come = threading.Event()
+    monkeypatch.setattr(engine.Batch, "advance", watched)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(call, asked[:1])
+            assert seen.wait(60)
+            others = pool.submit(call, asked[1:])
+            deadline = time.monotonic() + 60
+            while not shared._waiting and time.monotonic() < deadline:
+                time.sleep(0.001)
+            come.set()
+            found = {0: first.result(60)[0]}
+            found |= {number + 1: one for number, one in others.result(60).items()}
+    finally:
+        shared.close()
+    assert_same(found, expected)
+    assert rows[0] == 1 and 8 in rows
+
+
 @pytest.mark.system
 def test_more_requests_than_rows_and_long_beside_short_sources(model, plain, shared):
     asked = ask(count=61, longest=39)
@@ -334,7 +373,7 @@ def test_no_program_is_compiled_after_those_of_a_kind_were(model, monkeypatch):
         shared.compile(model[1], asked[0], GREEDY)
         before = set(used)
         names = [name for name, _ in before]
-        assert names.count("_advance_search") == 2 * len(fresh.row_sizes)
+        assert names.count("_advance_search") == 2 * len(fresh.live_sizes)
         with ThreadPoolExecutor(len(asked)) as pool:
             found = pool.map(
                 lambda r: dict(shared.search(model[1], [r], GREEDY)), asked

@@ -224,8 +224,20 @@ def test_a_tied_table_embeds_and_predicts():
     variables = {"params": {"embedding": weights}}
     read = table.apply(variables, TARGET)
     np.testing.assert_allclose(read, weights[TARGET] * math.sqrt(D), rtol=1e-6)
-    answered = table.apply(variables, read, method="logits")
-    np.testing.assert_allclose(answered, read @ weights.T, rtol=1e-5, atol=1e-4)
+    for x in read, read[:1, :1]:  # a row alone is multiplied in another way
+        answered = table.apply(variables, x, method="logits")
+        np.testing.assert_allclose(answered, x @ weights.T, rtol=1e-5, atol=1e-4)
+
+
+def test_logits_of_one_row_are_not_rounded_to_bfloat16():
+    table = TokenEmbedding(V, V, D, dtype=jnp.bfloat16)
+    weights = jnp.asarray(np.random.default_rng(0).normal(size=(V, D)), jnp.bfloat16)
+    variables = {"params": {"embedding": weights}}
+    x = jnp.asarray(np.random.default_rng(1).normal(size=(1, 1, D)), jnp.bfloat16)
+    found = table.apply(variables, x, method="logits")
+    assert found.dtype == jnp.float32
+    exact = x.astype(jnp.float32) @ weights.astype(jnp.float32).T
+    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-5)
 
 
 def test_embeddings_begin_with_unit_variance_after_scaling():

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax import sharding
+from transformer_jax import config, sharding
 from transformer_jax.base.errors import UserError
 from transformer_jax.models.transformer_config import TransformerConfig
 from transformer_jax.models.vision import (
@@ -246,9 +246,82 @@ def test_transposing_the_grid_exchanges_the_halves_of_the_2d_waves():
     assert (tall[:, 2, 1] == tall[0, 2, 1]).all()
 
 
+def convolved(**changes):
+    """A ViT of 12×20 pixels whose patches of 4 come from two convolutions."""
+    sizes = dict(height=12, width=20, patch=4, stem="convolutional")
+    return build(look(**sizes), **changes)
+
+
+def test_convolutions_have_twice_as_many_channels_each_time():
+    found = {n: p.shape for n, p in flat(shapes(convolved())).items() if "stem" in n}
+    assert found == {
+        "stem/convolutions_0/kernel": (3, 3, CHANNELS, D // 2),
+        "stem/norms_0/scale": (D // 2,),
+        "stem/norms_0/bias": (D // 2,),
+        "stem/convolutions_1/kernel": (3, 3, D // 2, D),
+        "stem/norms_1/scale": (D,),
+        "stem/norms_1/bias": (D,),
+        "stem/linear/kernel": (D, D),
+        "stem/linear/bias": (D,),
+    }
+    assert not any(n.startswith("patches") for n in flat(shapes(convolved())))
+
+
+@pytest.mark.parametrize(
+    ("pixel", "patches"),
+    [((4, 8), [7]), ((3, 8), [2, 7]), ((7, 7), [6, 7, 11, 12])],  # 5 in a row
+)
+def test_convolutions_see_three_pixels_above_and_left_of_a_patch(pixel, patches):
+    module = convolved()
+    params, images = draw(module)
+
+    def embed(images):
+        return module.apply({"params": params}, images, method="embed")[1, 1:]
+
+    changed = embed(images.at[1, *pixel].add(1.0)) != embed(images)
+    assert np.flatnonzero(changed.any(-1)).tolist() == patches
+
+
+def test_convolutions_do_not_look_at_other_images_and_learn_in_every_parameter():
+    module = convolved()
+    params, images = draw(module)
+    alone = forward(module)(params, images[:1])
+    np.testing.assert_allclose(alone, forward(module)(params, images)[:1], atol=1e-5)
+    for name, gradient in run(module)[2].items():
+        assert name.endswith("key/bias") or np.abs(gradient).max() > 1e-6, name
+
+
+def test_convolutions_are_pytorchs(parity):
+    torch, module = parity.torch, convolved()
+    params, images = draw(module)
+    stem = jax.tree.map(lambda p: torch.tensor(np.array(p)), params["stem"])
+    x = torch.tensor(np.array(images)).permute(0, 3, 1, 2)
+    for i in range(2):
+        kernel = stem[f"convolutions_{i}"]["kernel"].permute(3, 2, 0, 1)
+        x = torch.nn.functional.conv2d(x, kernel, stride=2, padding=1)
+        norm = stem[f"norms_{i}"]
+        x = torch.nn.functional.layer_norm(
+            x.permute(0, 2, 3, 1), kernel.shape[:1], norm["scale"], norm["bias"], 1e-6
+        )
+        x = x.relu().permute(0, 3, 1, 2)
+    wanted = x.flatten(2).mT @ stem["linear"]["kernel"] + stem["linear"]["bias"]
+    places = params["positions"]["table"]
+    found = module.apply({"params": params}, images, method="embed") - places
+    np.testing.assert_allclose(found[:, 1:], wanted.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize(("patch", "advice"), [(7, "4 or 8"), (1, "2 or 4")])
+def test_convolutions_need_a_patch_that_is_a_power_of_two(patch, advice):
+    keys = {"model.stem": "convolutional", "model.patch": str(patch)}
+    said = f"model.patch = {patch} is no power of two.* use {advice}, or model.stem"
+    with pytest.raises(UserError, match=said):
+        config.load("images", keys)
+
+
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
+        (dict(stem="convolution"), "'convolution'.*Did you mean 'convolutional'"),
         (
             dict(height=28, width=28, patch=5),
             "image 28x28 .* patches of side 5: use 4 or 7",

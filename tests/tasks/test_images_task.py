@@ -133,6 +133,15 @@ def test_a_model_of_normalised_pixels_is_trained(quick_run_of, keys, run, tmp_pa
     np.testing.assert_allclose(logits, plain, atol=1e-5)
 
 
+@pytest.mark.system
+def test_a_model_with_convolutions_in_front_is_trained(quick_run_of, keys):
+    more = {"train.steps": "30", "optim.constant": "0.05"}
+    stem = {"model.stem": "convolutional", "model.d_model": "16"}
+    run = transformer_jax.load(quick_run_of("images", **keys, **more, **stem))
+    assert run.folder.read("result.json")["scores"]["validation"]["accuracy"] > 0.9
+    assert "stem" in run.params
+
+
 @pytest.mark.parametrize("name, value", [("mean", "('a',)"), ("deviation", "(0.0,)")])
 def test_a_pixel_cannot_be_divided_by_0_or_a_word(name, value, keys):
     said = "give a number for each channel, such as"

@@ -78,6 +78,7 @@ class Program:
         self._function = function
         self._options, self._made_from = options, tuple(made_from)
         self._compiled: dict[str, Callable[..., Any]] = {}  # by their keys
+        self._keys: dict[Any, str] = {}  # by what they are made from
         self._locks: dict[str, threading.Lock] = {}
 
     def __call__(self, *arguments: Any, **static: Any) -> Any:
@@ -155,15 +156,21 @@ class Program:
         return found
 
     def _key(self, arguments: Any, static: dict[str, Any]) -> str:
+        """Return the name of the program for such arguments."""
         leaves, tree = jax.tree.flatten(arguments)
         kinds = [
             leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
             for leaf in leaves
         ]
-        shapes = [(kind.shape, str(kind.dtype), kind.weak_type) for kind in kinds]
         mesh = jax.sharding.get_mesh()
-        parts = self._source, static, str(tree), shapes, mesh, _machine(), _settings()
-        return hashlib.sha256(repr(parts).encode()).hexdigest()
+        # Made once, because a step of a search is sooner done than its key.
+        known = tree, *kinds, *sorted(static.items()), mesh, _settings()
+        if known not in self._keys:
+            shapes = [(kind.shape, str(kind.dtype), kind.weak_type) for kind in kinds]
+            parts = self._source, static, str(tree), shapes, mesh, _machine()
+            named = repr((*parts, _settings()))
+            self._keys[known] = hashlib.sha256(named.encode()).hexdigest()
+        return self._keys[known]
 
     @functools.cached_property
     def _source(self) -> str:
@@ -290,10 +297,13 @@ def _machine() -> tuple[str, ...]:
 def _settings() -> str:
     """Describe the settings of JAX in this thread."""
     inner = getattr(jax_config, "trace_context", lambda: None)()
+    return _describe_settings(inner, tuple(jax.config.values.items()))
+
+
+@functools.lru_cache
+def _describe_settings(inner: Any, settings: tuple[tuple[str, Any], ...]) -> str:
     values = [
-        (name, str(value))
-        for name, value in sorted(jax.config.values.items())
-        if "cache" not in name
+        (name, str(value)) for name, value in sorted(settings) if "cache" not in name
     ]
     return ADDRESS.sub("", repr((inner, values)))
 

@@ -100,6 +100,10 @@ class Engine:
         self.row_sizes = row_sizes(batch_rows, row_multiple, devices)
         # Every second size, because to read sources takes long to compile.
         self.read_sizes = sorted({self.row_sizes[0], *self.row_sizes[::-2]})
+        # Requests that arrive one by one are often alone. In a batch of a file, a row
+        # alone would be one more program to compile.
+        self.live_sizes = sorted({*self.row_sizes, 1})
+        self.live_read_sizes = sorted({*self.read_sizes, 1})
         program = functools.partial(Program, made_from=(module, constraint))
         self._begin = program(
             self._begin_search, static_argnames=("shape", "slots", "options")
@@ -147,7 +151,7 @@ class Engine:
         The steps are those of `search`. Read a state before asking for the next one,
         which takes over its memory.
         """
-        shape, rows = shape_of(request, options), rows_for(self.row_sizes, 1)
+        shape, rows = shape_of(request, options), self.rows_of(1)
         batch = collate([(request, options)], rows, shape)
         options = options.without_numbers()
         if self.mesh.size > 1:
@@ -207,7 +211,7 @@ class Engine:
         waiting = collections.deque(members)
         one_device = self.mesh.size == 1  # rows are not moved between devices
         while waiting:
-            rows = rows_for(self.row_sizes, len(waiting))
+            rows = self.rows_of(len(waiting))
             asked = {i: (requests[i], options) for i in members}
             batch = Batch(self, params, asked, options, rows)
             batch.check_memory(waiting[-1])  # the longest
@@ -222,8 +226,18 @@ class Engine:
                 while one_device and waiting and batch.free >= refill:
                     few = min(refill, len(waiting))
                     batch.refill([waiting.popleft() for _ in range(few)])
-                if one_device and not waiting:
+                if one_device and not waiting and rows > self.row_sizes[-1]:
                     batch.resize(len(batch.members))
+
+    def rows_of(self, requests: int) -> int:
+        """Return how many rows a batch has that begins with so many requests.
+
+        A request that comes alone has no other rows, because each takes as long as its
+        own, and someone waits.
+        """
+        if requests == 1 and self.mesh.size == 1:
+            return 1
+        return rows_for(self.row_sizes, requests)
 
     def _check_memory(self, params, batch, rows, shape, options) -> None:
         """Refuse a search that does not fit into memory at its full size.
@@ -367,12 +381,15 @@ class Batch:
     ):
         """Make a batch.
 
-        `source` is the least length to which sources are padded. Then the batch begins
-        with the program that refills it, and possibly with more rows.
+        `source` is the least length to which sources are padded, if requests arrive one
+        by one. Then the batch begins with the program that refills it, and possibly
+        with more rows.
         """
         self.engine, self.params, self.asked = engine, params, asked
         self.options, self.rows = options.without_numbers(), rows
         self.source = source
+        self.sizes = engine.live_sizes if source else sorted(engine.row_sizes)
+        self.read_sizes = engine.live_read_sizes if source else engine.read_sizes
         self.shape: Any = None  # until it begins
 
     @property
@@ -411,7 +428,7 @@ class Batch:
         self.step_limit = self.usual
         slots = self.step_limit
         if self.source:
-            self.rows, slots = rows_for(engine.read_sizes, len(members)), 0
+            self.rows, slots = rows_for(self.read_sizes, len(members)), 0
         arrays = self._collate(members, self.rows, self.shape)
         program = self.rows, self.shape, self.options
         announce(engine._announced, program, self.shape.source)
@@ -472,7 +489,7 @@ class Batch:
         """Give free rows to other requests."""
         engine = self.engine
         shape = max(self.shape, self._shape_for(members), key=lambda one: one.source)
-        rows = rows_for(engine.read_sizes, len(members))
+        rows = rows_for(self.read_sizes, len(members))
         arrays = self._collate(members, rows, shape)
         fresh = engine._begin(
             self.params, arrays, shape=shape, slots=0, options=self.options
@@ -495,7 +512,7 @@ class Batch:
         Those in the batch stay, and each row that is added is a copy, without a
         request.
         """
-        staying, sizes = len(self.members), sorted(self.engine.row_sizes)
+        staying, sizes = len(self.members), self.sizes
         wanted = sizes.index(rows_for(sizes, max(count, staying)))
         # From size to size, because each pair of sizes has a program.
         while staying and (now := sizes.index(self.rows)) != wanted:

@@ -207,6 +207,7 @@ class Live:
         asked = dict.fromkeys(range(engine.row_sizes[0]), (request, options))
 
         def use(rows: int) -> None:
+            smaller = max((n for n in engine.live_sizes if n < rows), default=rows)
             with jax.set_mesh(engine.mesh):
                 batch = Batch(engine, params, asked, options, rows, source)
                 batch.check_memory(0)
@@ -217,17 +218,17 @@ class Live:
                     batch.found()
                     batch.places = np.arange(rows)  # some may have ended
                     list(batch.written([0]))
-                    for fresh in [n for n in engine.read_sizes if n <= rows]:
+                    for fresh in [n for n in batch.read_sizes if n <= rows]:
                         batch.places[:] = -1
                         batch.refill(list(range(fresh)))
                     batch.places[1:] = -1
-                    batch.resize(rows // 2)
+                    batch.resize(smaller)
                     batch.resize(rows)
                     batch.grow()
                 batch.shrink()
 
         with ThreadPoolExecutor(IN_FLIGHT) as pool:
-            list(pool.map(use, engine.row_sizes))
+            list(pool.map(use, engine.live_sizes[::-1]))
 
     def close(self) -> None:
         """Refuse new requests, finish those that are here, and end the threads."""
@@ -347,7 +348,7 @@ class _Shared:
         longest = max(members, key=lambda i: len(self._asked[i][0].source))
         parts = _split(members, self.engine.read_sizes)
         try:
-            batch, rows = self._batch, rows_for(self.engine.row_sizes, len(members))
+            batch, rows = self._batch, rows_for(self.engine.live_sizes, len(members))
             if batch is None or not batch.members:
                 first, asked = self.entries[members[0]], self._asked
                 source = self.kind.source
@@ -359,7 +360,7 @@ class _Shared:
                 batch.resize(rows)
             else:
                 count = len(batch.members) + len(members)
-                rows = max(rows_for(self.engine.row_sizes, count), batch.rows)
+                rows = max(rows_for(self.engine.live_sizes, count), batch.rows)
                 batch.check_memory(longest, rows)
                 batch.resize(rows)
                 batch.shrink()

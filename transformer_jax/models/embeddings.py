@@ -105,7 +105,7 @@ class TokenEmbedding(nn.Module):
             scores = self.embedding.score(x)
         elif sharding.on_one_device():
             table = self.embedding.astype(self.dtype)
-            scores = dot_rows(x, table.T, preferred_element_type=jnp.float32)
+            scores = _score_rows(x, table)
         else:
             scores: Any = _score(x, self.embedding, self.dtype)
         return mask_padding_rows(scores, self.vocab_size)
@@ -186,6 +186,23 @@ def project(
     """Compute the logits with an output layer that is not an embedding table."""
     logits = sharding.constrain_logits(projection(x))
     return mask_padding_rows(logits, vocab_size)
+
+
+def _score_rows(
+    x: Float[Array, "B T D"], table: Float[Array, "V D"]
+) -> Float[Array, "B T V"]:
+    """Multiply x @ table.T in float32, on one device."""
+    if x.size > x.shape[-1]:
+        return dot_rows(x, table.T, preferred_element_type=jnp.float32)
+    # XLA on a CPU multiplies a single row by a transposed table very slowly, but a
+    # table by a column as fast as it can be read.
+    column = jax.lax.dot_general(
+        table,
+        x.reshape(-1, 1),
+        (((1,), (0,)), ((), ())),
+        preferred_element_type=jnp.float32,
+    )
+    return column.reshape(*x.shape[:-1], -1)
 
 
 def mask_padding_rows(

@@ -36,7 +36,7 @@ from transformer_jax.models.vision import (
     PatchOptions,
     VisionConfig,
     ViT,
-    find_pixel_problems,
+    find_problems,
 )
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts import augmentation, learnt
@@ -69,7 +69,7 @@ SIZES = {"digits": (8, 1), "idx": (28, 1), "cifar10": (32, 3), "colour": (32, 3)
 CLASSES = 1000
 
 MODULES = {"transformer": ViT}
-RULES = ((r"patches/(kernel|bias)$", PartitionSpec()),)
+RULES = ((r"(patches|stem)/.*(kernel|bias|scale)$", PartitionSpec()),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +129,7 @@ def compose(config: ConfigDict, about: About) -> Task:
         model.positions,
         tuple(model.pixel_mean),
         tuple(model.pixel_deviation),
+        model.stem,
     )
     module = registry.build(config, "image_classifier", MODULES, vision=vision)
     objective = ImageObjective(config, module, len(about.labels))
@@ -296,7 +297,7 @@ TASK = TaskDefinition(
     modules=MODULES,
     rules=RULES,
     metrics=("accuracy", "f1"),
-    check=find_pixel_problems,
+    check=find_problems,
     options={
         "data": (PictureOptions,),
         "model": (PatchOptions,),
