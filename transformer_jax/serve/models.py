@@ -282,7 +282,8 @@ class Model:
                     request = dataclasses.replace(request, prefix=(UNK,) * (length - 1))
                 if number == 0:  # for many clients at once; the others for a few
                     self._writer.compile(run.params, request, run.mesh, options)
-                list(self._writer.write(run.params, [request], run.mesh, options))
+                for asked in [request], [request] * 2:  # alone, and with others
+                    list(self._writer.write(run.params, asked, run.mesh, options))
 
     def _describe_options(self) -> dict[str, Any]:
         if not self.writes:
