@@ -17,7 +17,7 @@ from transformer_jax.base.errors import UserError
 from transformer_jax.convert import page
 from transformer_jax.data.text.model_proto import parse_model
 from transformer_jax.data.text.tokenizer import Bytes, Tokenizer
-from transformer_jax.models.layers.int8 import quantize
+from transformer_jax.models.layers.rounded import quantize
 
 
 @pytest.fixture(scope="module")

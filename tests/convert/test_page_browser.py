@@ -15,7 +15,7 @@ import transformer_jax
 from transformer_jax.convert import page
 from transformer_jax.data.text import learning
 from transformer_jax.data.text.tokenizer import Bytes, Tokenizer, number_words
-from transformer_jax.models.layers.int8 import quantize
+from transformer_jax.models.layers.rounded import quantize
 
 pytest.importorskip("selenium", reason="selenium is not installed")
 pytestmark = pytest.mark.system

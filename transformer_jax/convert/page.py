@@ -26,7 +26,7 @@ from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.data.text.model_proto import parse_model
 from transformer_jax.data.text.tokenizer import SPECIAL, Bytes, Tokenizer
 from transformer_jax.models.layers import DeepNorm, deepnorm_for
-from transformer_jax.models.layers.int8 import quantize
+from transformer_jax.models.layers.rounded import quantize
 from transformer_jax.models.positions import PositionBias, alibi_slopes
 from transformer_jax.runs import environment
 from transformer_jax.runs import run as runs

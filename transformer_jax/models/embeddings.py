@@ -12,6 +12,7 @@ no vector becomes 0.
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import flax.linen as nn
@@ -24,7 +25,7 @@ from transformer_jax.base.ids import EOS, UNK
 from transformer_jax.base.schema import derived
 from transformer_jax.models.attention import MASKED
 from transformer_jax.models.layers import dot_rows, keep_mask, output_layer
-from transformer_jax.models.layers.int8 import Int8Matrix
+from transformer_jax.models.layers.rounded import RoundedMatrix
 
 TIES = ("all", "decoder", "inputs", "none")
 APART = ("inputs", "none")  # the output has a matrix of its own
@@ -87,7 +88,7 @@ class TokenEmbedding(nn.Module):
             key = self.make_rng("dropout")
             keep = keep_mask(key, 1.0 - self.dropout, tokens.shape)
             tokens = jnp.where(keep | (tokens <= EOS), tokens, UNK)
-        if isinstance(self.embedding, Int8Matrix):
+        if isinstance(self.embedding, RoundedMatrix):
             vectors = self.embedding.look_up(tokens)
             return (vectors * self._scale).astype(self.dtype)
         if not sharding.on_one_device():
@@ -101,7 +102,7 @@ class TokenEmbedding(nn.Module):
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """Score every token by the product of `x` with its row of the table."""
-        if isinstance(self.embedding, Int8Matrix):
+        if isinstance(self.embedding, RoundedMatrix):
             scores = self.embedding.score(x)
         elif sharding.on_one_device():
             table = self.embedding.astype(self.dtype)
@@ -192,7 +193,7 @@ def _score_rows(
     x: Float[Array, "B T D"], table: Float[Array, "V D"]
 ) -> Float[Array, "B T V"]:
     """Multiply x @ table.T in float32, on one device."""
-    if x.size > x.shape[-1]:
+    if math.prod(x.shape[:-1]) != 1:
         return dot_rows(x, table.T, preferred_element_type=jnp.float32)
     # XLA on a CPU multiplies a single row by a transposed table very slowly, but a
     # table by a column as fast as it can be read.

@@ -34,7 +34,7 @@ from transformer_jax import optim, sharding
 from transformer_jax.base import entry_points, files
 from transformer_jax.base.errors import UserError, nearest
 from transformer_jax.data import cache
-from transformer_jax.models.layers.int8 import quantize
+from transformer_jax.models.layers.rounded import quantize
 from transformer_jax.runs import signature
 from transformer_jax.sharding import Params
 

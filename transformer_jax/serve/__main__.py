@@ -28,7 +28,7 @@ def define_flags() -> None:
         "workdir", [], "A run or a bundle, or NAME=RUN; repeat it for several."
     )
     cli.define_weights()
-    flags.DEFINE_string("engine", "", "Another search engine: int8.")
+    flags.DEFINE_string("engine", "", "Another search engine: int8 or bfloat16.")
     cli.define_ensemble()
     flags.DEFINE_string("host", "127.0.0.1", "The address; 0.0.0.0 means all.")
     flags.DEFINE_integer("port", 8000, "The port; 0 means a free one.", 0, 65535)

@@ -80,7 +80,7 @@ def open_models(
         if writer is not None and writer.other is not None:
             raise UserError(
                 f"--engine={engine} does not let clients share batches, and has no "
-                "streams: choose int8, or leave it out"
+                "streams: choose int8 or bfloat16, or leave it out"
             )
         logger.info("%s: %r", name, found)
         opened.append(Model(name, found, limits))

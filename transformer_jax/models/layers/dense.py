@@ -11,8 +11,8 @@ from flax.linen.dtypes import promote_dtype
 from jaxtyping import Array, Float
 
 from transformer_jax import sharding
-from transformer_jax.models.layers import int8
-from transformer_jax.models.layers.int8 import Int8Matrix
+from transformer_jax.models.layers import rounded
+from transformer_jax.models.layers.rounded import RoundedMatrix
 
 DTYPES = ("float32", "bfloat16")
 Distribution = Literal["uniform", "normal"]
@@ -67,7 +67,7 @@ def output_layer(features: int, dtype: Any, use_bias: bool = True) -> nn.Dense:
 
 def dot_rows(
     x: Float[Array, "*B D"],
-    kernel: Float[Array, "D ..."] | Int8Matrix,
+    kernel: Float[Array, "D ..."] | RoundedMatrix,
     _: Any = None,
     **options: Any,
 ) -> Float[Array, "..."]:
@@ -76,7 +76,7 @@ def dot_rows(
     The result is the same, but XLA on a CPU transposes the gradients of a product with
     three axes before multiplying them, which takes a tenth of a training step.
     """
-    if isinstance(kernel, Int8Matrix):
+    if isinstance(kernel, RoundedMatrix):
         return kernel.multiply(x).astype(options.get("preferred_element_type", x.dtype))
     axes = sharding.inner_axes()
     if x.ndim < 3 or axes["sequence"] > 1 or kernel.ndim > 2:
@@ -108,7 +108,7 @@ def apply_together(
         return [next(made[layer.features]) for layer in layers]
     params = [layer.variables["params"] for layer in layers]
     multiply: Any = first.dot_general  # set by `dense`
-    kernel = int8.stack([own["kernel"] for own in params])  # [D, maps, F]
+    kernel = rounded.stack([own["kernel"] for own in params])  # [D, maps, F]
     bias = jnp.stack([own["bias"] for own in params]) if first.use_bias else None
     cast: Any = first.promote_dtype(x, kernel, bias, dtype=first.dtype)
     product = multiply(*cast[:2], precision=first.precision)
@@ -117,8 +117,8 @@ def apply_together(
 
 
 def _promote(x, kernel, bias, *, dtype):
-    """Cast the operands of a linear map, except a matrix of 8 bits."""
-    if isinstance(kernel, Int8Matrix):
+    """Cast the operands of a linear map, except a rounded matrix."""
+    if isinstance(kernel, RoundedMatrix):
         return _promote_all_but_kernel(x, kernel, bias, dtype=dtype)
     return promote_dtype(x, kernel, bias, dtype=dtype)
 
@@ -160,7 +160,7 @@ _dot_with_gradient_in.defvjp(_dot_forward, _dot_backward)
 def _promote_all_but_bias(*arrays, dtype=None, inexact=True):
     """Cast the factors of a linear map; the bias stays float32, like the sum."""
     *multiplied, bias = arrays
-    if isinstance(multiplied[-1], Int8Matrix):
+    if isinstance(multiplied[-1], RoundedMatrix):
         return list(arrays)
     return [*promote_dtype(*multiplied, dtype=dtype, inexact=inexact), bias]
 

@@ -1,4 +1,4 @@
-"""Answers by matrices of 8 bits: the run's own search, with rounded parameters."""
+"""Answers by rounded matrices: the run's own search, with rounded parameters."""
 
 import logging
 
@@ -10,8 +10,12 @@ import transformer_jax
 from transformer_jax import sharding
 from transformer_jax.base.errors import UserError
 from transformer_jax.corpora.phrasebook import generate
-from transformer_jax.engines import int8
-from transformer_jax.models.layers.int8 import Int8Matrix, round_matrices
+from transformer_jax.engines import rounded as engine
+from transformer_jax.models.layers.rounded import (
+    KINDS,
+    Int8Matrix,
+    round_matrices,
+)
 
 LINES = [pair.source for pair in generate("test", 11)]
 HERE = sharding.local_mesh
@@ -26,9 +30,9 @@ def restore(params):
     return jax.tree.map(widen, params, is_leaf=lambda x: isinstance(x, Int8Matrix))
 
 
-@pytest.fixture(scope="module")
-def rounded(tiny_run):
-    return transformer_jax.load(tiny_run, mesh=HERE(), engine="int8")
+@pytest.fixture(scope="module", params=KINDS)
+def rounded(tiny_run, request):
+    return transformer_jax.load(tiny_run, mesh=HERE(), engine=request.param)
 
 
 def test_lines_are_answered_by_the_search_with_rounded_parameters(
@@ -75,28 +79,34 @@ def test_other_parameters_are_rounded_anew(rounded):
     assert change(jax.tree.map(lambda x: x + 0, rounded.params)) is not first
 
 
-def test_a_machine_on_which_integers_are_slower_is_told(run, monkeypatch):
-    params = round_matrices(run.params)
-    monkeypatch.setattr(int8, "compare_speed", lambda matrix: 1.7)
-    assert "1.70 of the time of float32 here, so float32 is faster: leave" in (
-        int8.describe(params)
+@pytest.mark.parametrize("kind, said", [("int8", "8 bits"), ("bfloat16", "bfloat16")])
+def test_a_machine_on_which_rounded_products_are_slower_is_told(
+    run, monkeypatch, kind, said
+):
+    params = round_matrices(run.params, kind)
+    monkeypatch.setattr(engine, "compare_speed", lambda *sizes: 1.7)
+    assert (
+        f"are rounded to {said}; products take 1.70 of the time of float32 here, "
+        in (engine.describe(params, kind))
     )
-    monkeypatch.setattr(int8, "compare_speed", lambda matrix: 0.3)
-    assert int8.describe(params).endswith("0.30 of the time of float32 here")
+    assert "so float32 is faster: leave --engine out" in engine.describe(params, kind)
+    monkeypatch.setattr(engine, "compare_speed", lambda *sizes: 0.3)
+    assert engine.describe(params, kind).endswith("0.30 of the time of float32 here")
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(7, 24), (24, 7)])
-def test_the_speed_of_any_matrix_is_measured(shape):
-    matrix = Int8Matrix.round(jax.numpy.ones(shape), axis=0)
-    assert 0 < int8.compare_speed(matrix) < float("inf")
+def test_the_speed_of_any_matrix_is_measured(shape, kind):
+    assert 0 < engine.compare_speed(kind, *shape) < float("inf")
 
 
-def test_a_setting_and_several_devices_are_refused(tiny_run, run):
-    with pytest.raises(UserError, match="int8 has no setting: leave it out"):
-        transformer_jax.load(tiny_run, mesh=HERE(), engine="int8:fast")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_setting_and_several_devices_are_refused(tiny_run, run, kind):
+    with pytest.raises(UserError, match=f"{kind} has no setting: leave it out"):
+        transformer_jax.load(tiny_run, mesh=HERE(), engine=f"{kind}:fast")
     if run.mesh.size > 1:
         with pytest.raises(UserError, match="answers on one device, not on"):
-            transformer_jax.load(tiny_run, engine="int8")
+            transformer_jax.load(tiny_run, engine=kind)
 
 
 @pytest.mark.system

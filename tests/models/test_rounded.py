@@ -1,14 +1,21 @@
-"""Matrices of 8 bits: the products of integers, and whole models that use them."""
+"""Rounded matrices: their products, and whole models that use them."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.models.layers import dot_rows, int8
-from transformer_jax.models.layers.int8 import Int8Matrix, round_matrices
+from transformer_jax.models.layers import dot_rows
+from transformer_jax.models.layers.rounded import (
+    KINDS,
+    Bfloat16Matrix,
+    Int8Matrix,
+    round_matrices,
+    stack,
+)
 from transformer_jax.models.transformer import LanguageModel, Seq2Seq
 from transformer_jax.models.transformer_config import TransformerConfig
 
@@ -76,11 +83,33 @@ def test_a_row_does_not_depend_on_the_others_and_zeros_stay_zeros():
     assert not nothing.multiply(jnp.asarray(x)).any()
 
 
-def test_stacked_maps_are_multiplied_as_alone():
+def cut(x):
+    """Round to bfloat16 by definition: the nearest number whose last 16 bits are 0."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32).astype(np.uint64)
+    bits = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16 << 16  # ties to even
+    return bits.astype(np.uint32).view(np.float32)
+
+
+def test_a_product_in_bfloat16_rounds_both_factors_and_not_their_sum():
+    x, matrix = draw(5, 300), draw(300, 7, seed=1)
+    found = Bfloat16Matrix.round(jnp.asarray(matrix), axis=0).multiply(jnp.asarray(x))
+    exact = cut(x).astype(np.float64) @ cut(matrix).astype(np.float64)
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-4)
+    assert np.abs(found - x @ matrix).max() > 1e-2
+    table = Bfloat16Matrix.round(jnp.asarray(matrix.T), axis=1)
+    np.testing.assert_allclose(table.score(jnp.asarray(x)), exact, rtol=1e-5, atol=1e-4)
+    rows = table.look_up(jnp.asarray([[2, 6]]))
+    assert rows.dtype == jnp.float32
+    np.testing.assert_array_equal(rows[0], cut(matrix.T[[2, 6]]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stacked_maps_are_multiplied_as_alone(kind):
     matrices = [draw(19, 7, seed=i) for i in range(3)]
-    rounded = [Int8Matrix.round(jnp.asarray(m), axis=0) for m in matrices]
+    rounded = [KINDS[kind].round(jnp.asarray(m), axis=0) for m in matrices]
     x = jnp.asarray(draw(4, 1, 19))
-    found = dot_rows(x, int8.stack(rounded))
+    found = dot_rows(x, stack(rounded))
     assert found.shape == (4, 1, 3, 7)
     for i, matrix in enumerate(rounded):
         np.testing.assert_allclose(found[:, :, i], dot_rows(x, matrix), rtol=1e-6)
@@ -99,14 +128,17 @@ def products(jaxpr):
                 yield from products(value)
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_every_matrix_of_a_model_is_used_as_integers(name):
+# A model in bfloat16 has no other products to tell apart.
+@pytest.mark.parametrize(
+    "name, kind", sorted({*itertools.product(VARIANTS, KINDS)} - {("bfloat16",) * 2})
+)
+def test_every_matrix_of_a_model_is_used_as_rounded(name, kind):
     config = dataclasses.replace(TINY, **VARIANTS[name])
     source = jnp.asarray([[5, 9, 31, 2, 17], [8, 4, 3, 0, 0]]) % 30
     target = jnp.asarray([[2, 7, 30], [2, 11, 0]])
     module = Seq2Seq(config)
     params = module.init(jax.random.key(0), source, target)["params"]
-    rounded = round_matrices(params)
+    rounded = round_matrices(params, kind)
 
     def run(params):
         return module.apply({"params": params}, source, target).logits
@@ -117,15 +149,16 @@ def test_every_matrix_of_a_model_is_used_as_integers(name):
     # What is left in floats is attention: scores and values, of two kinds or three.
     layers = config.encoder_layers + 2 * config.decoder_layers
     if not config.scan_layers:
-        assert sum("int8" not in types for types in kinds) == 2 * layers
-    assert sum(types == {"int8"} for types in kinds) >= 6 * config.encoder_layers
+        assert sum(kind not in types for types in kinds) == 2 * layers
+    assert sum(types == {kind} for types in kinds) >= 6 * config.encoder_layers
 
 
-def test_the_pieces_of_a_search_are_computed_with_integers():
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_pieces_of_a_search_are_computed_as_rounded(kind):
     module = LanguageModel(TINY)
     tokens = jnp.asarray([[2, 7, 30, 11]])
     params = module.init(jax.random.key(0), tokens)["params"]
-    rounded = round_matrices(params)
+    rounded = round_matrices(params, kind)
     static, cache = module.apply(
         {"params": rounded}, {"prompt": tokens}, 6, method="start"
     )
@@ -141,4 +174,4 @@ def test_the_pieces_of_a_search_are_computed_with_integers():
     arguments = jnp.asarray([[[9]]]), jnp.asarray([[[4]]]), cache
     jaxpr = jax.make_jaxpr(step)(rounded, *arguments).jaxpr
     kinds = [types for types, _ in products(jaxpr)]
-    assert sum("int8" not in types for types in kinds) == 2 * TINY.decoder_layers
+    assert sum(kind not in types for types in kinds) == 2 * TINY.decoder_layers
