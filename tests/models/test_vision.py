@@ -321,7 +321,10 @@ def test_convolutions_need_a_patch_that_is_a_power_of_two(patch, advice):
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        (dict(stem="convolution"), "'convolution'.*Did you mean 'convolutional'"),
+        (
+            dict(stem="convolution"),
+            "stem = 'convolution': one of linear, convolutional. Did you mean 'conv",
+        ),
         (
             dict(height=28, width=28, patch=5),
             "image 28x28 .* patches of side 5: use 4 or 7",
