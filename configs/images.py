@@ -9,12 +9,12 @@
 
 Variants: digits (8×8 pixels, from scikit-learn: `pip install scikit-learn`; the test
 set is a stratified fifth), mnist (idx files; the last 5,000 of train are for
-validation), colour (32×32 pixels, ten kinds drawn by the package), cifar10 (PATH
+validation; with convolutions in front), colour (32×32 pixels, ten kinds drawn by the package), cifar10 (PATH
 contains the files of its binary version) and vit_ti, vit_s and vit_b (Dosovitskiy et
 al., 2021, and Touvron et al., 2021: 224×224 pixels in 16×16 patches; 5.7, 22 and 86
 million parameters with 1,000 classes). The vit variants read PATH/train/CLASS/*.png or
 *.jpg, and likewise PATH/validation and PATH/test if they exist.
-Measured: digits 98.3 % of the test right, mnist 98.76 % of the validation, colour
+Measured: digits 98.3 % of the test right, mnist 99.44 % of the validation, colour
 70.0 % of the test; see results/images_digits.json, results/images_mnist.json and
 results/images_colour.json. cifar10 and vit_*: not yet measured.
 """
@@ -49,10 +49,17 @@ def get_config(variant="digits"):
         config.data.train_images = "train-images-idx3-ubyte.gz"
         config.data.train_labels = "train-labels-idx1-ubyte.gz"
         config.eval.splits = ("validation",)
-        config.model.patch = 7
+        config.data.batch_tokens = 50 * 128
+        config.model.stem = "convolutional"
+        config.model.patch = 4
         config.model.d_model = 128
         config.model.d_ff = 256
         config.train.steps = 6000
+        config.train.random_crop = 2
+        config.train.label_smoothing = 0.1
+        config.optim.name = "muon"
+        config.optim.schedule = "linear"
+        config.optim.constant = 0.01
         config.eval.every = 1000
     if variant in ("colour", "cifar10"):
         config.data.source = variant
