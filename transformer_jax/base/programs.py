@@ -162,13 +162,13 @@ class Program:
             leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
             for leaf in leaves
         ]
-        mesh = jax.sharding.get_mesh()
+        mesh, settings = jax.sharding.get_mesh(), _settings()
         # Made once, because a step of a search is sooner done than its key.
-        known = tree, *kinds, *sorted(static.items()), mesh, _settings()
+        known = tree, *kinds, *sorted(static.items()), mesh, settings
         if known not in self._keys:
             shapes = [(kind.shape, str(kind.dtype), kind.weak_type) for kind in kinds]
-            parts = self._source, static, str(tree), shapes, mesh, _machine()
-            named = repr((*parts, _settings()))
+            made_from = self._source, static, str(tree), shapes, mesh
+            named = repr((*made_from, _machine(), settings))
             self._keys[known] = hashlib.sha256(named.encode()).hexdigest()
         return self._keys[known]
 
