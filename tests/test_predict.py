@@ -612,7 +612,9 @@ def test_answers_include_the_words_that_they_are_told(run):
     assert "old dog" in replies[0].text and "a" in replies[2].text
     assert replies[1].text == run.predict(lines[1], beams=4, extra_length=8)
     again = run.replies(lines[0], include=["old dog"], beams=4, extra_length=8)
-    assert again == replies[0]
+    assert again.text == replies[0].text
+    # A line alone has a batch of one row, whose sums XLA may order otherwise.
+    assert again.score == pytest.approx(replies[0].score, rel=1e-5)
     [blank, long] = run.replies(
         ["", "O gato dorme. Sim. " * 9],
         include=[["dog"], ["dog"]],
