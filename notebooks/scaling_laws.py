@@ -226,10 +226,10 @@ for cost in (1e11, 1e12, 1e13):
     )
 
 # %% [markdown]
-# The last row lies far outside of what was measured: a law of five numbers from ten
-# points foretells a model a few times larger, not one a hundred times as large. The
-# exponents also depend on the text, the optimizer and the rates. `docs/scaling.md` has
-# 24 larger models and the interval of each number.
+# These texts are longer than any that was measured, the last one 28 times: a law of
+# five numbers from ten points foretells a model a few times larger, and what it says
+# beyond that is a guess. The exponents also depend on the text, the optimizer and the
+# rates. `docs/scaling.md` has 24 larger models and the interval of each number.
 #
 # ## What to change next
 #
