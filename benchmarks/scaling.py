@@ -1,16 +1,16 @@
 """How does the loss fall with parameters and text? A law, its fit and its forecast.
 
     python benchmarks/scaling.py --folder=WIKITEXT2 --output=runs/scaling \\
-        --figure=scaling.png
+        --forecast=192 --figure=scaling.png
     python benchmarks/scaling.py --folder=WIKITEXT2 --output=runs/rates \\
-        --widths=32,64,128 --updates=250 --rates=0.001,0.003,0.01 --rule=none
+        --widths=32,64,128 --updates=250 --rates=0.02,0.04,0.08,0.16 --rule=none
 
-Trains language models of characters, of 4 layers, for each width, number of updates
-(of 4,096 characters, none of which is read twice) and learning rate, and reads the loss
-of the validation text. Several rates show how the best one changes with the width:
---rule multiplies the rate of the matrices within layers by base / width or by its
-square root, base being the first width, as muP does for Adam and for Muon (Yang et al.
-2022; Yang, Simon, Bernstein 2023).
+Trains language models of characters, of 4 layers, for each width, number of updates (of
+4,096 characters; the text of WikiText-2 is read once by 2,600) and learning rate, and
+reads the loss of the validation text. Several rates show how the best one changes with
+the width: --rule multiplies the rate of the matrices within layers by base / width or
+by its square root, base being the first width, as muP does for Adam and for Muon (Yang
+et al. 2022; Yang, Simon, Bernstein 2023).
 
 From all runs, the best rate of each, the law of Hoffmann et al. (2022) is fitted,
 
@@ -63,7 +63,8 @@ def main(words: list[str]) -> int:
     words, overrides = cli.split_overrides(words)
     args = parse_arguments(words)
     forecast = [Cell(w, max(args.updates), args.rates[0]) for w in args.forecast]
-    cells = list(itertools.starmap(Cell, itertools.product(*lists(args))))
+    grid = itertools.product(args.widths, args.updates, args.rates)
+    cells = list(itertools.starmap(Cell, grid))
     losses = {}
     for cell in cells + forecast:
         losses[cell] = train(args, cell, overrides)
@@ -102,10 +103,10 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
 
     parser.add_argument("--folder", required=True, help="train.txt.gz, valid.txt.gz")
     parser.add_argument("--output", required=True, help="a folder for the runs")
-    widths, updates = "16,32,48,64,96,128,160,192", "250,500,1000"
+    widths, updates = "16,32,48,64,80,96,112,128", "125,250,500"
     parser.add_argument("--widths", type=numbers(int), default=widths, help="by comma")
     parser.add_argument("--updates", type=numbers(int), default=updates)
-    parser.add_argument("--rates", type=numbers(float), default="0.01")
+    parser.add_argument("--rates", type=numbers(float), default="0.08")
     parser.add_argument("--rule", choices=POWERS, default="root")
     parser.add_argument("--optimizer", default="muon")
     parser.add_argument("--forecast", type=numbers(int), default=[], help="widths")
@@ -119,24 +120,22 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     return args
 
 
-def lists(args: argparse.Namespace) -> tuple[list, list, list]:
-    return args.widths, args.updates, args.rates
-
-
 def train(args: argparse.Namespace, cell: Cell, overrides: dict[str, str]) -> float:
-    """Train one model unless it is there; return its loss of the validation text."""
+    """Train one model; return its loss of the validation text.
+
+    `train` finds out whether it is there already, and refuses one with other options.
+    """
     folder = pathlib.Path(args.output, f"w{cell.width}_u{cell.updates}_r{cell.rate:g}")
-    if not (folder / "result.json").exists():
-        options = describe(args, cell) | overrides
-        command = [
-            *(sys.executable, "-m", "transformer_jax.train"),
-            *("--config", f"{ROOT}/configs/language.py:shakespeare"),
-            *("--workdir", str(folder)),
-            *(f"--config.{key}={value}" for key, value in options.items()),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(f"{done.stdout[-2000:]}{done.stderr[-2000:]}\n{folder} failed")
+    options = describe(args, cell) | overrides
+    command = [
+        *(sys.executable, "-m", "transformer_jax.train"),
+        *("--config", f"{ROOT}/configs/language.py:shakespeare"),
+        *("--workdir", str(folder)),
+        *(f"--config.{key}={value}" for key, value in options.items()),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{done.stdout[-2000:]}{done.stderr[-2000:]}\n{folder} failed")
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [x["loss"] for x in map(json.loads, lines) if x["kind"] == "validation"][-1]
 
@@ -232,17 +231,30 @@ def interval(values: np.ndarray) -> str:
 
 
 def print_rates(args: argparse.Namespace, losses: dict[Cell, float]) -> None:
-    """Print the loss of each rate and width, and which rate is the best."""
+    """Print the loss of each rate and width, and about which rate is the best."""
     for updates in args.updates:
         print(f"\n{updates:,} updates of {args.optimizer}, rule {args.rule}")
         print("| width | " + " | ".join(f"{rate:g}" for rate in args.rates), "| best |")
         print("|---" * (len(args.rates) + 2) + "|")
         for width in args.widths:
             row = [losses[Cell(width, updates, rate)] for rate in args.rates]
-            best = args.rates[int(np.argmin(row))]
-            print(
-                f"| {width} | " + " | ".join(f"{x:.4f}" for x in row), f"| {best:g} |"
-            )
+            best = find_best(args.rates, row)
+            print(f"| {width} | " + " | ".join(f"{x:.4f}" for x in row), f"| {best} |")
+
+
+def find_best(rates: list[float], losses: list[float]) -> str:
+    """Find the lowest point of the parabola through the least loss and its neighbours.
+
+    It is drawn over the logarithm of the rate. Without a neighbour the side is named.
+    """
+    order = np.argsort(rates)
+    logs, losses = np.log(rates)[order], np.array(losses)[order]
+    least = int(np.argmin(losses))
+    if least in (0, len(logs) - 1):
+        return f"{'≤' if least == 0 else '≥'} {np.exp(logs[least]):g}"
+    near = slice(least - 1, least + 2)
+    square, slope, _ = np.polyfit(logs[near], losses[near], 2)
+    return f"{np.exp(-slope / (2 * square)):.3f}"
 
 
 def print_law(fits: np.ndarray, points: list[Point], held_out: list[Point]) -> None:

@@ -113,7 +113,13 @@ def test_the_best_rate_of_each_width_is_shown(benchmark, capsys):
     )
     benchmark.print_rates(args, losses)
     said = capsys.readouterr().out
-    assert "| 16 | 2.0000 | 1.5000 | 0.2 |\n| 32 | 1.0000 | 1.2500 | 0.1 |" in said
+    assert "| 16 | 2.0000 | 1.5000 | ≥ 0.2 |\n| 32 | 1.0000 | 1.2500 | ≤ 0.1 |" in said
+
+
+def test_the_best_rate_lies_at_the_lowest_point_of_a_parabola(benchmark):
+    rates = [0.16, 0.02, 0.04, 0.08]  # in any order
+    losses = [1.5 + (np.log(rate) - np.log(0.05)) ** 2 for rate in rates]
+    assert benchmark.find_best(rates, losses) == "0.050"
 
 
 def test_the_curves_are_drawn(benchmark, tmp_path):
