@@ -211,6 +211,19 @@ def test_logits_made_in_parts_change_no_sum_and_no_gradient(
         np.testing.assert_allclose(same_slopes[name], slope, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("at_once", [2**22, 70, 1])
+def test_the_losses_of_tokens_add_up_to_the_loss(head, at_once, monkeypatch):
+    monkeypatch.setattr(losses, "LOGITS_BYTES", {"cpu": 4 * at_once})
+    params, targets, weights = head
+    logits = logits_of(params)
+    found = losses.token_losses(params["hidden"], logits, targets, V)
+    chances = jax.nn.log_softmax(logits(params["hidden"])[..., :V])
+    wanted = -np.take_along_axis(np.asarray(chances), targets[..., None], -1)[..., 0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    sums = cross_entropy(logits(params["hidden"]), targets, weights, 0.0, V)
+    np.testing.assert_allclose((found * weights).sum(), sums.loss, rtol=1e-5)
+
+
 def test_no_more_logits_are_made_at_once_than_are_good(head, monkeypatch):
     def most(count):
         grad = jax.grad(lambda params: in_parts(count, params, *head[1:]).loss)

@@ -272,6 +272,26 @@ def cross_entropy_of(
     return _sum_parts(sums, tables, *split)
 
 
+def token_losses(
+    hidden: Float[Array, "B T D"],
+    logits_of: Callable,
+    targets: Int[Array, "B T"],
+    vocab_size: int,
+) -> Float[Array, "B T"]:
+    """Return the negative log-likelihood of each token, for a few rows at a time."""
+
+    def losses(part: tuple[Array, Array]) -> Array:
+        states, truth = part
+        log_probs = _log_probs(logits_of(states), vocab_size)
+        return -jnp.take_along_axis(log_probs, truth[..., None], axis=-1)[..., 0]
+
+    rows, length = targets.shape
+    parts = _count_parts(rows, length, vocab_size)
+    split = jax.tree.map(lambda x: split_rows(x, parts), (hidden, targets))
+    found: Any = jax.lax.map(losses, split)
+    return found.swapaxes(0, 1).reshape(targets.shape)
+
+
 def _zeros(function: Callable, *arguments: Any) -> Any:
     """Return zeros in the shapes of a function's result."""
     found = jax.eval_shape(function, *arguments)

@@ -45,6 +45,20 @@ def test_examples_fit_their_batch_and_rows_are_a_multiple_of_the_constant(length
         assert all(n % 4 == 0 for n in batch.shape.lengths)
 
 
+def test_batches_in_order_hold_every_example_in_the_smallest_shape_that_fits(lengths):
+    shapes = make(lengths, shapes=3).shapes
+    found = batches.in_order(lengths, shapes)
+    assert np.concatenate([b.real for b in found]).tolist() == list(range(1009))
+    assert {b.shape for b in found} <= set(shapes)
+    for batch in found:
+        assert batch.examples.shape == (batch.shape.rows, 1)
+        assert (lengths[batch.real] <= np.asarray(batch.shape.lengths)).all()
+        for smaller in shapes[: shapes.index(batch.shape)]:
+            first = np.arange(batch.real[0], batch.real[0] + smaller.rows)
+            assert (lengths[first[first < 1009]] > np.asarray(smaller.lengths)).any()
+    assert batches.in_order(lengths[:0], shapes) == []
+
+
 def test_the_number_of_shapes_is_bounded_and_more_shapes_pad_less(lengths):
     few, many = make(lengths, shapes=2), make(lengths, shapes=8)
     assert len(few.shapes) <= 2 and len(many.shapes) <= 8

@@ -15,11 +15,19 @@ from transformer_jax.data.reading.records import Generated
 from transformer_jax.data.reading.windows import Windows
 from transformer_jax.data.text import learning
 from transformer_jax.data.text.tokenizer import Bytes
+from transformer_jax.decoding import neural_cache
+from transformer_jax.decoding.neural_cache import NeuralCache
 from transformer_jax.report import groups
 from transformer_jax.runs import folder as folders
 from transformer_jax.runs import run as runs
-from transformer_jax.tasks.language import Stream, compose
-from transformer_jax.training.evaluator import Evaluator, evenly_spaced
+from transformer_jax.tasks.language import (
+    LanguageObjective,
+    Prompts,
+    Stream,
+    TextScoring,
+    compose,
+)
+from transformer_jax.training.evaluator import Evaluator, evenly_spaced, remembered
 from transformer_jax.training.prepare import open_split
 
 PHRASES = ["The cat sleeps on the old bed.", "A girl has read it."]
@@ -183,6 +191,62 @@ def test_a_context_is_read_but_not_scored(run, tmp_path, monkeypatch):
     assert "(windows of 32 characters, 20 of them only read)" in said
 
 
+@pytest.mark.parametrize("context", [0, 20])
+def test_a_cache_is_kept_from_window_to_window(run, context, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRANSFORMER_JAX_CACHE", str(tmp_path))
+    changed = run.config.copy_and_resolve_references()
+    changed.eval.cache = 30
+    task = compose(changed, run.task.data.tokenizer)
+    lines = Generated(lambda: [{"text": p} for p in PHRASES * 4], "phrases")
+    records = Windows(lines, 32, 0, whole_words=False, context=context)
+    evaluator = Evaluator(task, open_split(task, "test", records), run.mesh)
+    found = evaluator.evaluate(run.params, runs.decode_options(changed), 1).scores
+    cache, total = NeuralCache(30), 0.0
+    for record in records:  # one after the other
+        before, text = (
+            task.data.tokenizer.encode_inside(record.get(name, ""))
+            for name in ("before", "text")
+        )
+        tokens = np.array([before + text])
+        read = task.objective.read(run.params, {"tokens": jnp.asarray(tokens)})
+        hidden, targets, nll = (np.asarray(x)[0, len(before) :] for x in read[:3])
+        assert targets.tolist() == text
+        total += cache.read(hidden, targets, nll).sum()
+    bits = total / len(records.text) / math.log(2)
+    assert found["cached_bits_per_character"] == pytest.approx(bits, rel=1e-4)
+    most = math.log2(len(neural_cache.PAIRS) + 1) / len(records.text)
+    assert bits != found["bits_per_character"] > bits - most
+    said = task.scoring.summary(found)
+    assert f"with a cache bits per character = {bits:.3f}" in said
+    assert not {"word_perplexity", "cached_word_perplexity"} & {*found}  # characters
+
+
+def test_a_text_is_read_with_a_cache_by_one_process(run, monkeypatch):
+    opened = transformer_jax.load(run.folder.path)
+    evaluate.change_evaluation(opened.config, {"cache": 7})
+    assert remembered(opened.task) == 7 and remembered(run.task) == 0
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    assert remembered(run.task) == 0
+    with pytest.raises(UserError, match="eval.cache = 7: .* one process, not 2: leave"):
+        remembered(opened.task)
+
+
+def test_the_perplexity_of_words_counts_line_ends(run):
+    loaded = config.load("language:stories")
+    objective = LanguageObjective(loaded, None, 9)
+    lines = Generated(lambda: [{"text": line} for line in LINES], "five lines")
+    records = Windows(lines, 16)
+    assert len(records) > 1
+    words = "To be, or not / / to be: that is / the question. / Whether /".split()
+    found = objective.cached_means(len(words) * math.log(8), records)
+    assert found["cached_word_perplexity"] == pytest.approx(8)
+    prompts = Prompts(loaded, run.task.data.tokenizer)
+    said = TextScoring(loaded, prompts).summary(
+        {"distinct_2": 1.0, "bits_per_character": 1.5, "word_perplexity": 31.26}
+    )
+    assert said.startswith("bits per character = 1.5000, perplexity per word = 31.3 (")
+
+
 @pytest.mark.system
 def test_a_run_goes_on_with_another_context(tiny, tmp_path, one_device):
     known = dict(config.items(config.load("language")))
@@ -222,9 +286,11 @@ def test_scores_with_another_context_are_neither_reused_nor_compared(run):
     member = groups.Member(run.folder, transformer_jax.load(run.folder.path).config)
     options = runs.decode_options(member.config)
     found = groups.find_scores(member, "test", "test", "", options)
-    assert found["context"] == 0
+    assert found["context"] == found["cache"] == 0
     member.config.eval.context = 8
     assert groups.find_scores(member, "test", "test", "", options) is None
+    older = {k: v for k, v in found.items() if k != "cache"}  # from before the option
+    groups.refuse_other_signatures([(member, found), (member, older)])
     said = "context is 0 of .* and 8 of .*: score both by the same rules"
     with pytest.raises(UserError, match=said):
         groups.refuse_other_signatures([(member, found), (member, {"context": 8})])

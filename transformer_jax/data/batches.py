@@ -261,6 +261,24 @@ class Buckets(Plan):
         return batches
 
 
+def in_order(lengths: np.ndarray, shapes: Sequence[Shape]) -> list[Batch]:
+    """Arrange all examples in their order; each batch has the smallest shape that fits.
+
+    `lengths` [examples, sides] fit into the last of the nested shapes.
+    """
+    batches, begin = [], 0
+    while begin < len(lengths):
+        for shape in shapes:
+            taken = np.arange(begin, min(begin + shape.rows, len(lengths)))
+            if (lengths[taken] <= np.asarray(shape.lengths)).all():
+                break
+        rows = np.full(shape.rows, -1)
+        rows[: len(taken)] = taken
+        batches.append(Batch(shape, rows[:, None]))
+        begin += len(taken)
+    return batches
+
+
 def cut_boxes(lengths: np.ndarray, boxes: int, multiple: int) -> list[tuple[int, ...]]:
     """Choose up to `boxes` nested boxes of side lengths that need little padding.
 

@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax import config as configs
 from transformer_jax import tasks
+from transformer_jax.base import schema
 from transformer_jax.base.errors import UserError
 from transformer_jax.data.reading.records import Records
 from transformer_jax.decoding import Options
@@ -123,7 +124,7 @@ def find_scores(
     if "decode" in config:
         wanted |= {"beams": options.beams, "alpha": options.alpha}
     scored_by = tasks.find(config.task).scored_by(config)
-    if any(entry.get(key) != value for key, value in scored_by.items()):
+    if not scored_by.items() <= _filled_up(config, entry).items():
         return None
     try:
         finite = all(map(math.isfinite, member.task.scoring.measures(entry).values()))
@@ -153,6 +154,7 @@ def refuse_other_signatures(
     scored: Iterable[tuple[Member, dict[str, Any]]],
 ) -> None:
     """Refuse scores that were computed in different ways, such as without case."""
+    scored = [(member, _filled_up(member.config, entry)) for member, entry in scored]
     (first, ours), *others = scored
     rules = [key for key in ours if key.endswith("_signature")] + [
         *tasks.find(first.config.task).scored_by(first.config)
@@ -164,6 +166,12 @@ def refuse_other_signatures(
                     f"{key} is {ours.get(key)} of {first.place} and {other} of "
                     f"{member.place}: score both by the same rules"
                 )
+
+
+def _filled_up(config: ConfigDict, entry: dict[str, Any]) -> dict[str, Any]:
+    """Add the defaults of options that an entry was scored without, as it is older."""
+    options = tasks.find(config.task).evaluation
+    return {**(schema.defaults(options) if options else {}), **entry}
 
 
 def open_member(path: str) -> Member:

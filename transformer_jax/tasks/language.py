@@ -4,8 +4,10 @@
 
 The context rule, which also holds for perplexity: each window is read alone, and its
 first token is predicted without context. With `eval.context`, held-out windows are read
-after the text before them, which is not judged. Bits per character are the negative
-log-likelihood of a window divided by its characters, so that vocabularies compare.
+after the text before them, which is not judged. With `eval.cache`, a cache of the last
+tokens is kept from window to window (`decoding/neural_cache.py`). Bits per character
+are the negative log-likelihood of a window divided by its characters, so that
+vocabularies compare.
 """
 
 import dataclasses
@@ -69,6 +71,12 @@ class EvaluationOptions:
 
     context: int = option(
         0, "Characters of a language model's window that are not judged.", least=0
+    )
+    cache: int = option(
+        0,
+        "Language models: also score with a cache of this many tokens read before.",
+        least=0,
+        most=100_000,
     )
 
 
@@ -176,8 +184,14 @@ class LanguageObjective(TextObjective, CrossEntropy):
     unit = "tokens"
 
     def __init__(self, config: ConfigDict, module: Any, vocab_size: int):
-        self.module, self.vocab_size = module, vocab_size
+        self.config, self.module, self.vocab_size = config, module, vocab_size
         self.smoothing = config.train.label_smoothing
+        self.whole_words = config.tokenizer.kind not in CHARACTERS
+
+    @property
+    def remembered(self) -> int:
+        """The number of tokens in the cache of an evaluation (`eval.cache`)."""
+        return self.config.eval.cache
 
     def example_inputs(self, rows: int, length: int, target: int) -> tuple[Any, ...]:
         """Return the tokens of targets, because there is no source."""
@@ -207,15 +221,39 @@ class LanguageObjective(TextObjective, CrossEntropy):
             self.vocab_size,
         )
 
+    def read(
+        self, params: Params, batch: Mapping[str, Array]
+    ) -> tuple[Array, Array, Array, Array]:
+        """Return hidden states, targets, losses and weights of each token [B, T]."""
+        found = self.predictions(params, batch)
+        nll = losses.token_losses(
+            found.hidden, found.logits_of, found.targets, found.vocab_size
+        )
+        return found.hidden, found.targets, nll, found.weights
+
     def means(self, sums: losses.Sums, records: Any = None) -> dict[str, float]:
-        """Return means per token and, for a complete split, bits per character."""
+        """Return means per token and, for a complete split, those of its text."""
         found = super().means(sums)
         if records is not None:
-            characters = sum(len(record["text"]) for record in records)
-            found["bits_per_character"] = (
-                float(sums.metrics["nll"]) / characters / math.log(2)
-            )
+            found |= self._text_means(float(sums.metrics["nll"]), records)
             found["context"] = records.context
+        return found
+
+    def cached_means(self, nll: float, records: Any) -> dict[str, float]:
+        """Return the means of a text whose losses with the cache add up to `nll`."""
+        found = self._text_means(nll, records)
+        return {f"cached_{name}": value for name, value in found.items()}
+
+    def _text_means(self, nll: float, records: Any) -> dict[str, float]:
+        """Return bits per character and, of whole words, perplexity per word.
+
+        The end of a line counts as a word, because it is predicted like one.
+        """
+        texts = [record["text"] for record in records]
+        found = {"bits_per_character": nll / sum(map(len, texts)) / math.log(2)}
+        if self.whole_words:
+            words = sum(len(text.split()) + text.count("\n") for text in texts)
+            found["word_perplexity"] = math.exp(min(nll / max(words, 1), 700.0))
         return found
 
 
@@ -348,21 +386,28 @@ class TextScoring(Scoring):
         return {"distinct_2": scores.distinct(texts_of(replies), 2)}
 
     def summary(self, scores: Mapping[str, Any]) -> str:
-        """Format bits per character, how windows are read, and distinct pairs."""
-        bits = scores.get("bits_per_character")
+        """Format the means of the text, how it was read, and distinct pairs."""
         written = f"distinct pairs of words {scores['distinct_2']:.0%}"
-        if bits is None:
+        if "bits_per_character" not in scores:
             return written
         context = scores.get("context")
         rule = f"{context} of them only read" if context else "each read alone"
-        return (
-            f"bits per character = {bits:.4f} (windows of {self.window} "
-            f"characters, {rule})  {written}"
-        )
+        rule = f"(windows of {self.window} characters, {rule})"
+        parts = [f"{_in_words(scores)} {rule}", written]
+        if "cached_bits_per_character" in scores:
+            cached = f"with a cache {_in_words(scores, 'cached_')}"
+            parts.insert(1, cached)
+        return "  ".join(parts)
 
     def measures(self, scores: Mapping[str, Any]) -> dict[str, float]:
         """Return bits per character, which are comparable across vocabularies."""
         return {"bits per character": scores["bits_per_character"]}
+
+
+def _in_words(scores: Mapping[str, Any], prefix: str = "") -> str:
+    found = f"bits per character = {scores[f'{prefix}bits_per_character']:.4f}"
+    perplexity = scores.get(f"{prefix}word_perplexity")
+    return f"{found}, perplexity per word = {perplexity:.1f}" if perplexity else found
 
 
 TASK = TaskDefinition(

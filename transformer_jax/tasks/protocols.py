@@ -161,6 +161,26 @@ class CrossEntropy(Objective):
         return losses.cross_entropy_of(*self.predictions(params, batch, key))
 
 
+@runtime_checkable
+class Remembers(Protocol):
+    """An objective whose held-out examples continue one another, as windows do."""
+
+    @property
+    def remembered(self) -> int:
+        """The number of tokens that a cache holds while a split is read; 0 is none."""
+        ...
+
+    def read(
+        self, params: Params, batch: Mapping[str, Array]
+    ) -> tuple[Array, Array, Array, Array]:
+        """Return hidden states, targets, losses and weights of each token [B, T]."""
+        ...
+
+    def cached_means(self, nll: float, records: Any) -> dict[str, float]:
+        """Return the means of a split whose losses with the cache add up to `nll`."""
+        ...
+
+
 class Scoring(abc.ABC):
     """Judge the replies to a split; by default all examples count, in one group."""
 

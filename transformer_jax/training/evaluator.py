@@ -9,17 +9,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import Array
 
 from transformer_jax import sharding, tasks
 from transformer_jax.base.errors import UserError
 from transformer_jax.base.programs import Program
-from transformer_jax.data.batches import Buckets, limits
+from transformer_jax.data.batches import Buckets, in_order, limits
 from transformer_jax.decoding import Options, Reply, answering
+from transformer_jax.decoding.neural_cache import NeuralCache
 from transformer_jax.losses import Sums
 from transformer_jax.scores import Score
 from transformer_jax.sharding import Params
-from transformer_jax.tasks.protocols import Record, Task
+from transformer_jax.tasks.protocols import Record, Remembers, Task
 from transformer_jax.training.prepare import Split
 from transformer_jax.training.steps.feed import assemble
 
@@ -91,6 +94,7 @@ class Evaluator:
             seed=0,
         )
         self.loss = _compiled_loss(task, mesh)
+        self.remembered = remembered(task)
 
     def evaluate(
         self,
@@ -106,6 +110,8 @@ class Evaluator:
         """
         began = time.monotonic()
         scores = self.teacher_forced(params, progress)
+        if self.remembered:
+            scores |= self.remembering(params, progress)
         answering = time.monotonic()
         free, answers = self.free_running(params, options, limit, progress)
         ended = time.monotonic()
@@ -130,6 +136,36 @@ class Evaluator:
             total = total + jax.tree.map(float, jax.device_get(sums))
             progress(done, self.plan.steps_per_epoch)
         return self.task.objective.means(total, self.records)
+
+    def remembering(
+        self,
+        params: Params,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> dict[str, float]:
+        """Read the split once more, in its order, with a cache of what was read."""
+        objective: Any = self.task.objective  # see `remembered`
+        cache, total, read = NeuralCache(self.remembered), 0.0, self._reading
+        batches = in_order(self.plan.lengths, self.plan.shapes)
+        for done, batch in enumerate(batches, start=1):
+            with jax.set_mesh(self.mesh):
+                found = read(
+                    params, assemble(self.task, self.store, batch, self.mesh)[0]
+                )
+            *found, weights = map(np.asarray, found)
+            hidden, tokens, nll = (x[weights > 0] for x in found)
+            total += float(cache.read(hidden, tokens, nll).sum())
+            progress(done, len(batches))
+        return objective.cached_means(total, self.records)
+
+    @functools.cached_property
+    def _reading(self) -> Program:
+        objective: Any = self.task.objective
+
+        def read(params: Params, batch: Any) -> tuple[Array, ...]:
+            return objective.read(params, batch)
+
+        places = sharding.replicated(self.mesh)
+        return Program(read, made_from=self.task.made_from, out_shardings=places)
 
     def choose(self, limit: int) -> list[int]:
         """Return the indices of the records to answer; 0 means all that are scored."""
@@ -193,6 +229,19 @@ def answer_all(
             raise UserError(f"{shown!r} cannot be answered: {reply.error}")
         replies.append(reply)
     return replies
+
+
+def remembered(task: Task) -> int:
+    """Return the size of the cache that a split is read with; 0 means none."""
+    objective = task.objective
+    size = objective.remembered if isinstance(objective, Remembers) else 0
+    if size and jax.process_count() > 1:
+        raise UserError(
+            f"eval.cache = {size}: a text is read in its order by one process, not "
+            f"{jax.process_count()}: leave it out, and run evaluate --cache={size} in "
+            "one process afterwards"
+        )
+    return size
 
 
 @functools.cache
