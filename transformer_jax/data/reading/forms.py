@@ -270,12 +270,14 @@ class ParsedFiles(LineFiles):
         self.name, self.reading = name, reading
 
     def open(self, path, split):
-        """Parse a file; a training split may skip lines that are also held out."""
+        """Parse a file; a training split may have fewer or more records than lines."""
         held_out = None
         if self.reading.once and split == "train":
             named = entries(f"{self.data.validation_files},{self.data.test_files}")
             held_out = [path for corpus in named for path in self._paths(corpus)]
-        return ParsedFile(path, self.name, self.reading, held_out)
+        found = ParsedFile(path, self.name, self.reading, held_out)
+        more = self.reading.more if split == "train" else None
+        return more(found) if more else found
 
 
 class Tfds(Columns):

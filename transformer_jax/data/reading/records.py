@@ -284,6 +284,7 @@ class Reading:
     key: str = ""  # the options of `read`, as part of the fingerprint
     once: bool = False  # skip training lines that repeat or are held out
     blocks: bool = False  # `read` gets all lines up to an empty one at once
+    more: Callable[["ParsedFile"], Records] | None = None  # adds to the training split
 
 
 class ParsedFile(Records):

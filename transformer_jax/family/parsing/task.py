@@ -24,6 +24,7 @@ from transformer_jax.base.schema import option
 from transformer_jax.data.reading import sources, trees
 from transformer_jax.data.reading.records import Reading
 from transformer_jax.data.reading.sources import FIELDS, Source, find_generated
+from transformer_jax.data.substitution import Substituted
 from transformer_jax.data.text.tokenizer import SPACE, Tokenizer
 from transformer_jax.decoding import DecodeRequest, Reply
 from transformer_jax.decoding.engine import longest_answer
@@ -75,6 +76,12 @@ class TreeOptions:
         "Leaves of the trees that are learned: one symbol, or the words.",
         choices=(trees.WORD, "words"),
     )
+    substitutes: int = option(
+        0,
+        "Parsing: versions of each training tree with parts of other trees.",
+        least=0,
+        most=1000,
+    )
 
 
 def check(config: ConfigDict) -> list[str]:
@@ -98,6 +105,12 @@ def check(config: ConfigDict) -> list[str]:
             "data.leaves = 'words' with data.train_tags: a tag is not a word of the "
             "tree, use XX"
         )
+    if config.data.substitutes and config.data.source != "trees":
+        problems.append(
+            f"data.substitutes = {config.data.substitutes} exchanges parts of trees "
+            f"that are read from files, but data.source is {config.data.source!r}: set "
+            "it to trees, or leave data.substitutes out"
+        )
     if settings.lowercase:
         problems.append("tokenizer.lowercase: the labels of trees have capitals")
     return problems
@@ -106,7 +119,9 @@ def check(config: ConfigDict) -> list[str]:
 def source(config: ConfigDict) -> Source:
     """Read the generated treebank, or files of trees."""
     generated = find_generated("parsing", config.data)
-    readings = {"trees": Reading(_read_tree)}
+    versions = config.data.substitutes
+    more = functools.partial(Substituted, versions=versions, make=_as_record)
+    readings = {"trees": Reading(_read_tree, more=more if versions else None)}
     return Source(config.data, FIELDS, generated, readings)
 
 
@@ -318,11 +333,11 @@ def _read_tree(line: str) -> list[dict[str, str]]:
     A tree that consists only of traces has no words and is left out.
     """
     found = [trees.clean(tree) for tree in trees.read(line)]
-    return [
-        {"source": " ".join(trees.words(tree)), "target": trees.linearise(tree)}
-        for tree in found
-        if tree is not None
-    ]
+    return [_as_record(tree) for tree in found if tree is not None]
+
+
+def _as_record(tree: trees.Tree) -> dict[str, str]:
+    return {"source": " ".join(trees.words(tree)), "target": trees.linearise(tree)}
 
 
 TASK = TaskDefinition(
