@@ -9,8 +9,9 @@ Variants: phrasebook (generated sentences, the default), canaries (the same with
 secrets planted, for `python -m transformer_jax.audit`), stories (generated stories of 7
 or 8 sentences, in pieces of words), shakespeare (tiny_shakespeare; PATH contains
 train.txt.gz and validation.txt.gz) and wikitext2 (pieces of words; PATH contains
-train.txt.gz and valid.txt.gz). Each window is read alone: its first character, or word, is predicted
-without context (`evaluate --context=N` reads N characters before each window).
+train.txt.gz and valid.txt.gz). Each window is read alone: its first character, or word,
+is predicted without context (`evaluate --context=N` reads N characters before each
+window).
 Measured, each window read alone: phrasebook 1.178 bits per character, stories 0.1927
 (71.5 % of the sampled stories are consistent), shakespeare 1.421 nats, wikitext2
 perplexity 128.0 per word, and 93.0 with `evaluate --cache=2000`; see

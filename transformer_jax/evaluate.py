@@ -33,6 +33,7 @@ from absl import flags
 from ml_collections import ConfigDict
 
 from transformer_jax import cli, hosts, tasks
+from transformer_jax.base import schema
 from transformer_jax.base.errors import UserError
 from transformer_jax.data.reading import streams
 from transformer_jax.data.reading.records import Records
@@ -338,7 +339,9 @@ def change_evaluation(config: ConfigDict, changed: dict[str, Any]) -> None:
                 f"run's task is {config.task}"
             )
         config.eval[name] = value
-    if changed and (problems := tasks.find(config.task).check(config)):
+    task = tasks.find(config.task)
+    problems = schema.find_problems("eval", changed, task.evaluation) if changed else ()
+    if changed and (problems := problems or task.check(config)):
         raise UserError(*(problem.replace("eval.", "--", 1) for problem in problems))
 
 

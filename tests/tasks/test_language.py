@@ -269,9 +269,14 @@ def test_only_a_language_model_is_evaluated_with_another_context(run):
     other = config.load("quickstart")
     train_windows = opened.records("train")
     assert "before" not in train_windows[1] and train_windows.context == 0
-    for outside in (32, -1):
-        with pytest.raises(UserError, match=f"--context = {outside}: .* 0 to 31"):
-            evaluate.change_evaluation(opened.config, {"context": outside})
+    for name, value, says in (
+        ("context", 32, "must be 0 to 31"),
+        ("context", -1, "must be at least 0"),
+        ("cache", -1, "must be at least 0 and at most 100000"),
+        ("cache", 100_001, "must be at least 0 and at most 100000"),
+    ):
+        with pytest.raises(UserError, match=f"--{name} = {value}: {says}"):
+            evaluate.change_evaluation(opened.config, {name: value})
     with pytest.raises(UserError, match="--context is for .* language, .* translation"):
         evaluate.change_evaluation(other, {"context": 8})
 
