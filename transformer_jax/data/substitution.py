@@ -4,17 +4,22 @@
 
 A phrase takes the place of one with the same label, and a word that of one with the
 same tag ("Substructure Substitution", Shi et al. 2021). The result often means nothing,
-but its tree is right, and a parser of few trees no longer learns them by heart.
+but its tree is right, and few trees are no longer learned by heart.
 """
 
+import dataclasses
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
+from ml_collections import ConfigDict
+
+from transformer_jax.base.schema import option
 from transformer_jax.data.draws import Drawer
 from transformer_jax.data.reading import trees
 from transformer_jax.data.reading.records import (
+    Concatenation,
     ParsedFile,
     Record,
     Records,
@@ -30,6 +35,45 @@ LONGEST = 40  # words of a new tree, unless the old one has more
 TRIES = 20
 
 Step = tuple[str, Tree]  # of `trees.walk`
+
+
+@dataclasses.dataclass(frozen=True)
+class SubstitutionOptions:
+    """Make more training trees: options of `config.data`."""
+
+    substitutes: int = option(
+        0,
+        "Treebanks: versions of each training tree with parts of other trees.",
+        least=0,
+        most=1000,
+    )
+
+
+def find_problems(data: ConfigDict) -> list[str]:
+    """List the options that trees cannot be exchanged with."""
+    if not data.substitutes or data.source == "trees":
+        return []
+    return [
+        f"data.substitutes = {data.substitutes} exchanges parts of trees that are read "
+        f"from files, but data.source is {data.source!r}: set it to trees, or leave "
+        "data.substitutes out"
+    ]
+
+
+def adder(
+    data: ConfigDict, make: Callable[[Tree], Record]
+) -> Callable[[ParsedFile], Records] | None:
+    """Return the `Reading.more` of a treebank; None if no versions are wanted."""
+    versions = data.substitutes
+    return (lambda file: Substituted(file, versions, make)) if versions else None
+
+
+def without_versions(records: Records) -> Records:
+    """Return the records of trees as they were read."""
+    if not isinstance(records, Concatenation):
+        return records
+    parts = (p.records if isinstance(p, Substituted) else p for p in records.parts)
+    return Concatenation(list(parts))
 
 
 class Substituted(Records):

@@ -21,10 +21,10 @@ from ml_collections import ConfigDict
 from transformer_jax import decoding
 from transformer_jax.base.errors import Refused, UserError
 from transformer_jax.base.schema import option
+from transformer_jax.data import substitution
 from transformer_jax.data.reading import sources, trees
 from transformer_jax.data.reading.records import Reading
 from transformer_jax.data.reading.sources import FIELDS, Source, find_generated
-from transformer_jax.data.substitution import Substituted
 from transformer_jax.data.text.tokenizer import SPACE, Tokenizer
 from transformer_jax.decoding import DecodeRequest, Reply
 from transformer_jax.decoding.engine import longest_answer
@@ -76,12 +76,6 @@ class TreeOptions:
         "Leaves of the trees that are learned: one symbol, or the words.",
         choices=(trees.WORD, "words"),
     )
-    substitutes: int = option(
-        0,
-        "Parsing: versions of each training tree with parts of other trees.",
-        least=0,
-        most=1000,
-    )
 
 
 def check(config: ConfigDict) -> list[str]:
@@ -105,12 +99,7 @@ def check(config: ConfigDict) -> list[str]:
             "data.leaves = 'words' with data.train_tags: a tag is not a word of the "
             "tree, use XX"
         )
-    if config.data.substitutes and config.data.source != "trees":
-        problems.append(
-            f"data.substitutes = {config.data.substitutes} exchanges parts of trees "
-            f"that are read from files, but data.source is {config.data.source!r}: set "
-            "it to trees, or leave data.substitutes out"
-        )
+    problems += substitution.find_problems(config.data)
     if settings.lowercase:
         problems.append("tokenizer.lowercase: the labels of trees have capitals")
     return problems
@@ -119,9 +108,8 @@ def check(config: ConfigDict) -> list[str]:
 def source(config: ConfigDict) -> Source:
     """Read the generated treebank, or files of trees."""
     generated = find_generated("parsing", config.data)
-    versions = config.data.substitutes
-    more = functools.partial(Substituted, versions=versions, make=_as_record)
-    readings = {"trees": Reading(_read_tree, more=more if versions else None)}
+    more = substitution.adder(config.data, _as_record)
+    readings = {"trees": Reading(_read_tree, more=more)}
     return Source(config.data, FIELDS, generated, readings)
 
 
@@ -357,6 +345,7 @@ TASK = TaskDefinition(
         "data": (
             sources.declare(FIELDS, "treebank", "trees", task="parsing"),
             TreeOptions,
+            substitution.SubstitutionOptions,
         )
     },
     search=Options,

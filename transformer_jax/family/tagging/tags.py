@@ -145,11 +145,15 @@ TAGSETS = {"phrases": outermost_phrases, "pos": trees.tags}  # of the words of a
 def read_trees(text: str, tagset: str) -> list[dict[str, str]]:
     """Read bracketed trees as words with tags, except those that are only traces."""
     cleaned = [trees.clean(tree) for tree in trees.read(text)]
-    return [
-        {"text": " ".join(trees.words(tree)), "tags": " ".join(TAGSETS[tagset](tree))}
-        for tree in cleaned
-        if tree is not None
-    ]
+    return [as_record(tree, tagset) for tree in cleaned if tree is not None]
+
+
+def as_record(tree: trees.Tree, tagset: str) -> dict[str, str]:
+    """Return the words of a clean tree with their tags."""
+    return {
+        "text": " ".join(trees.words(tree)),
+        "tags": " ".join(TAGSETS[tagset](tree)),
+    }
 
 
 def read_sentence(

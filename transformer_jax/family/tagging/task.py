@@ -21,6 +21,7 @@ from ml_collections import ConfigDict
 from transformer_jax import losses
 from transformer_jax.base.ids import BOS, EOS, UNK
 from transformer_jax.base.schema import option
+from transformer_jax.data import substitution
 from transformer_jax.data.batches import Batch, pad_or_pack
 from transformer_jax.data.reading import filters, sources
 from transformer_jax.data.reading.records import Reading
@@ -76,11 +77,11 @@ class TagOptions:
 
 
 def check(config: ConfigDict) -> list[str]:
-    """List the columns of CoNLL files that are not numbers from 1."""
+    """List the columns of CoNLL files that are not numbers from 1, and the like."""
     if config.data.source != "conll":
-        return []
+        return substitution.find_problems(config.data)
     named = {f: config.data[f"{f}_column"] for f in FIELDS}
-    return [
+    return substitution.find_problems(config.data) + [
         f"data.{field}_column = {column[:60]!r}: must be the number of a column, from 1"
         for field, column in named.items()
         if column and not (is_whole(column) and int(column))
@@ -106,9 +107,11 @@ def source(config: ConfigDict) -> Source:
         key = (data.tagset,)
         generated = dataclasses.replace(generated, generate=generate, key=key)
     columns = f"{data.text_column} {data.tags_column}"
+    make = functools.partial(tags.as_record, tagset=data.tagset)
+    more = substitution.adder(data, make)
     readings = {
         "conll": Reading(read_block, columns, blocks=True),
-        "trees": Reading(read_trees, data.tagset),
+        "trees": Reading(read_trees, data.tagset, more=more),
     }
     return Source(data, FIELDS, generated, readings)
 
@@ -118,7 +121,8 @@ def learn(
 ) -> None:
     """Learn the tags and the tokenizer, unless the folder has them."""
     if not (folder / LEXICON_FILE).exists():
-        learnt.write(folder / LEXICON_FILE, Lexicon.count(source.read("train")))
+        given = substitution.without_versions(source.read("train"))
+        learnt.write(folder / LEXICON_FILE, Lexicon.count(given))
     learn_tokenizer(config, source, folder, say)
 
 
@@ -340,6 +344,7 @@ TASK = TaskDefinition(
         "data": (
             sources.declare(FIELDS, "phrasebook", "conll", "trees", task="tagging"),
             TagOptions,
+            substitution.SubstitutionOptions,
         ),
     },
     choices={
