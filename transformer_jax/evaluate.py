@@ -339,9 +339,11 @@ def change_evaluation(config: ConfigDict, changed: dict[str, Any]) -> None:
                 f"run's task is {config.task}"
             )
         config.eval[name] = value
+    if not changed:
+        return
     task = tasks.find(config.task)
-    problems = schema.find_problems("eval", changed, task.evaluation) if changed else ()
-    if changed and (problems := problems or task.check(config)):
+    problems = schema.find_problems("eval", changed, task.evaluation)
+    if problems := problems or task.check(config):
         raise UserError(*(problem.replace("eval.", "--", 1) for problem in problems))
 
 
