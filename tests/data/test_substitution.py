@@ -1,8 +1,6 @@
 """More trees: parts of a tree are exchanged for those of other trees."""
 
-import dataclasses
 import itertools
-import json
 
 import pytest
 
@@ -12,7 +10,6 @@ from transformer_jax.data import substitution
 from transformer_jax.data.reading import trees
 from transformer_jax.data.reading.records import ParsedFile, Reading
 from transformer_jax.data.substitution import Substituted, build, phrases_in
-from transformer_jax.family.tagging.task import Lexicon
 
 TREES = """\
 ((S (NP-SBJ (DT The) (NN cat)) (VP (VBD slept) (NP (-NONE- *T*))) (. .)))
@@ -125,48 +122,18 @@ def test_versions_depend_on_the_file_and_their_number_alone(open_file):
     assert "each of the 4 trees is followed by 9 versions" in once.notes[-1]
 
 
-@pytest.fixture
-def source_of(tmp_path):
-    """A function: the source of a task whose training trees have two versions each."""
-
-    def source_of(task, **changes):
-        (tmp_path / "trees").write_text(TREES)
-        given = {"data.source": "trees", "data.folder": str(tmp_path)}
-        given |= {f"data.{split}_files": "trees" for split in ("train", "validation")}
-        loaded = config.load(task, given | {"data.substitutes": "2"} | changes)
-        return loaded, tasks.find(task).source(loaded)
-
-    return source_of
-
-
-def test_only_training_trees_get_versions(source_of):
-    source = source_of("parsing")[1]
+def test_only_training_trees_get_versions(tmp_path):
+    (tmp_path / "trees").write_text(TREES)
+    given = {f"data.{split}_files": "trees" for split in ("train", "validation")}
+    given |= {"data.source": "trees", "data.folder": str(tmp_path)}
+    loaded = config.load("parsing", given | {"data.substitutes": "2"})
+    source = tasks.find("parsing").source(loaded)
     found = [source.read(split) for split in ("train", "validation")]
     assert [len(records) for records in found] == [12, 4]
     assert list(found[0])[:4] == list(found[1])
     assert found[0][0]["target"] == "(S (NP XX XX )NP (VP XX )VP XX )S"
 
 
-def test_a_tagger_learns_from_versions_but_counts_only_what_was_given(
-    source_of, tmp_path
-):
-    loaded, source = source_of("tagging", **{"data.tagset": "pos"})
-    found = source.read("train")
-    assert [len(found), len(source.read("validation"))] == [12, 4]
-    clean = filter(None, map(trees.clean, trees.read(TREES)))
-    known = set().union(*map(tagged, clean))
-    for record in found:
-        pairs = zip(record["tags"].split(), record["text"].split(), strict=True)
-        assert set(pairs) <= known
-    plain = substitution.without_versions(found)
-    assert list(plain) == list(source.read("validation"))
-    counted = []
-    tasks.find("tagging").learn(loaded, source, tmp_path / "learnt", counted.append)
-    words = json.loads((tmp_path / "learnt" / "tags.json").read_text())
-    assert words == json.loads(json.dumps(dataclasses.asdict(Lexicon.count(plain))))
-
-
-@pytest.mark.parametrize("task", ["parsing", "tagging"])
-def test_generated_trees_have_no_versions(task):
+def test_generated_trees_have_no_versions():
     with pytest.raises(UserError, match="data.substitutes = 3 .* leave data.substit"):
-        config.load(task, {"data.substitutes": "3"})
+        config.load("parsing", {"data.substitutes": "3"})

@@ -23,9 +23,9 @@ OPTIONAL = {
     for name in (
         "data.packing data.sampling data.sharded data.tfds data.reading.given "
         "data.reading.tables data.text.foreign data.text.retrieval decoding.consensus "
-        "decoding.ensemble decoding.live decoding.searches.contrast "
-        "decoding.searches.groups decoding.searches.inclusion decoding.sliding "
-        "hosts.peers "
+        "decoding.ensemble decoding.live decoding.neural_cache "
+        "decoding.searches.contrast decoding.searches.groups "
+        "decoding.searches.inclusion decoding.sliding hosts.peers "
         "report.analysis.analyser report.groups report.significance runs.session "
         "shards.cut shards.work shards.workers tasks.parts.inside training.teacher "
         "training.warm_start"

@@ -18,7 +18,6 @@ from transformer_jax.base.errors import UserError
 from transformer_jax.base.programs import Program
 from transformer_jax.data.batches import Buckets, in_order, limits
 from transformer_jax.decoding import Options, Reply, answering
-from transformer_jax.decoding.neural_cache import NeuralCache
 from transformer_jax.losses import Sums
 from transformer_jax.scores import Score
 from transformer_jax.sharding import Params
@@ -143,6 +142,8 @@ class Evaluator:
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> dict[str, float]:
         """Read the split once more, in its order, with a cache of what was read."""
+        from transformer_jax.decoding.neural_cache import NeuralCache
+
         objective: Any = self.task.objective  # see `remembered`
         cache, total, read = NeuralCache(self.remembered), 0.0, self._reading
         batches = in_order(self.plan.lengths, self.plan.shapes)
