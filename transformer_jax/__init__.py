@@ -31,7 +31,7 @@ def load(
     importing them executes their code. A folder of what was trained
     (`convert.bundle --trained`) takes the other parameters from `base`, an open run.
     `engine` is another search engine, such as int8 or ctranslate2:int8. `ensemble`
-    lists further runs that write the answers together with this one.
+    lists further runs that answer together with this one.
     """
     from transformer_jax.runs import run
 

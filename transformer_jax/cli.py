@@ -255,8 +255,8 @@ def define_ensemble() -> None:
     flags.DEFINE_multi_string(
         "ensemble",
         [],
-        "Further runs: each next token is searched with the mean of the probabilities "
-        "of all. A,B,C, a quoted pattern, their folder, or the flag repeated.",
+        "Further runs: each next token, label or number follows from the mean of all. "
+        "A,B,C, a quoted pattern, their folder, or the flag repeated.",
     )
 
 

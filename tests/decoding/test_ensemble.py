@@ -142,8 +142,9 @@ def test_runs_that_cannot_write_together_are_refused(
     classifier = quick_run_of("opinions")
     with pytest.raises(UserError, match="its task is classification, not translation"):
         transformer_jax.load(one, ensemble=[classifier])
-    with pytest.raises(UserError, match="does not write texts from texts"):
-        transformer_jax.load(classifier, ensemble=[classifier])
+    similar = quick_run_of("similarity")
+    with pytest.raises(UserError, match="task similarity are neither texts that"):
+        transformer_jax.load(similar, ensemble=[similar])
     different = quick_run_of("quickstart", **{"tokenizer.vocab_size": "410"})
     with pytest.raises(UserError, match="its tokenizer is another one"):
         transformer_jax.load(one, ensemble=[different])

@@ -40,7 +40,6 @@ from transformer_jax.tasks.protocols import Task
 
 if TYPE_CHECKING:
     from transformer_jax.tasks.parts.inside import Inside, Patch
-    from transformer_jax.tasks.parts.writing import Writer
 
 logger = logging.getLogger(__name__)
 
@@ -312,42 +311,48 @@ class Run:
         writer.other = entry_points.require("engines", engine)(self, setting)
 
     def join(self, others: Sequence["Run"]) -> None:
-        """Let other runs write the answers with this one, as an ensemble.
+        """Let other runs answer with this one, as an ensemble.
 
-        Each next token is searched with the mean of their probabilities. The runs need
-        the same tokenizers. All else than answers, such as scores, vectors and the
+        Each next token is searched with the mean of their probabilities, for which the
+        runs need the same tokenizers. A label or a number follows from the mean of what
+        each of them computes. All else than answers, such as scores, vectors and the
         loss, remains this run's own.
         """
         for other in others:
             if problem := self.find_obstacle(other):
                 raise UserError(
-                    f"ensemble: {other.folder.place} cannot write with "
+                    f"ensemble: {other.folder.place} cannot answer with "
                     f"{self.folder.place}: {problem}"
                 )
-        partners = [(other._writer, other.params) for other in others]
-        self._writer.join(partners)
+        self._answers.join([(other._answers, other.params) for other in others])
 
     @property
     def partners(self) -> list[Params]:
-        """The parameters of the runs that write with this one."""
-        writer = getattr(self.task.inference, "writer", None)
-        return [params for _, params in writer.partners] if writer else []
+        """The parameters of the runs that answer with this one."""
+        return [params for _, params in getattr(self._answers, "partners", ())]
 
     @property
-    def _writer(self) -> "Writer":
-        inference = self.task.inference
-        assert isinstance(inference, protocols.Writes)  # see `find_obstacle`
-        return inference.writer
+    def _answers(self) -> Any:
+        """What has partners: the writer of texts, or the inference itself."""
+        return getattr(self.task.inference, "writer", self.task.inference)
 
     def find_obstacle(self, other: "Run") -> str:
-        """Say why another run cannot help this one to write; empty if it can."""
+        """Say why another run cannot help this one to answer; empty if it can."""
         ours: Any = self.task.inference
         theirs: Any = other.task.inference
         tasks_of = self.config.task, other.config.task
         if tasks_of[0] != tasks_of[1]:
             return f"its task is {tasks_of[1]}, not {tasks_of[0]}"
+        if isinstance(ours, protocols.Averages):
+            kinds = [", ".join(one.labels) or "numbers" for one in (ours, theirs)]
+            if list(ours.labels) != list(theirs.labels):
+                return f"it answers with {kinds[1]}, not with {kinds[0]}"
+            return ""
         if not isinstance(ours, protocols.Writes) or not isinstance(ours, ReadsText):
-            return f"the task {tasks_of[0]} does not write texts from texts"
+            return (
+                f"answers of the task {tasks_of[0]} are neither texts that are written "
+                "from texts, nor labels, nor numbers"
+            )
         if ours.writer.other or theirs.writer.other:
             return "another library searches (engine): leave engine out, or use int8"
         sides = [
@@ -451,7 +456,7 @@ def load(
     A bundle of what was trained needs its base: an open one, with which it shares the
     frozen parameters, or the one that it names. Another `engine` than this package's
     own can answer, such as ctranslate2: see `Run.use_engine`. An `ensemble` names
-    further runs, which write the answers with this one: see `Run.join`.
+    further runs, which answer with this one: see `Run.join`.
     """
     run = _open(path, weights, mesh, allow_imports, base)
     if engine:

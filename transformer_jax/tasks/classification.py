@@ -34,7 +34,7 @@ from transformer_jax.models import registry
 from transformer_jax.models.classifier import Classifier, PoolingOptions
 from transformer_jax.sharding import Params
 from transformer_jax.tasks.parts import learnt
-from transformer_jax.tasks.parts.labels import index_of, likeliest
+from transformer_jax.tasks.parts.labels import chances_of, index_of, likeliest
 from transformer_jax.tasks.parts.reading import EncoderInspector
 from transformer_jax.tasks.parts.scoring import (
     LabelScoring,
@@ -49,7 +49,7 @@ from transformer_jax.tasks.parts.text import (
     learn_tokenizer,
     open_tokenizer,
 )
-from transformer_jax.tasks.parts.whole_answers import TextAnswers
+from transformer_jax.tasks.parts.whole_answers import MeanAnswers, TextAnswers
 from transformer_jax.tasks.protocols import (
     ONE_TEXT,
     CrossEntropy,
@@ -240,27 +240,31 @@ class NumberObjective(AnswerObjective):
         return losses.Sums(errors, real.sum())
 
 
-class LabelInference(TextAnswers):
+class LabelInference(MeanAnswers, TextAnswers):
     """A text in, its label or number out."""
 
     def __init__(
         self, config: ConfigDict, module: Any, tokenizer: Tokenizer, scale: Scale
     ):
         super().__init__(config, module, tokenizer)
-        self.scale = scale
+        self.scale, self.labels = scale, scale.labels
 
     def outputs(self, params: Params, batch: Mapping[str, Array]) -> Array:
         """Return the head's outputs for texts, [B, outputs]."""
         return apply_to(self.module, params, batch["tokens"]).logits
 
-    def reply(
-        self, request: DecodeRequest, output: Float[np.ndarray, "outputs"]
-    ) -> Reply:
-        """Make a reply from the head's output."""
-        if self.scale.labels:
-            return likeliest(request.line, output, self.scale.labels)
-        number = float(output[0]) * self.scale.deviation + self.scale.mean
+    def value(self, output: Float[np.ndarray, "outputs"]) -> np.ndarray:
+        """Return the chances of the labels, or the number."""
+        if self.labels:
+            return chances_of(output)
+        return np.asarray(float(output[0]) * self.scale.deviation + self.scale.mean)
+
+    def say(self, request: DecodeRequest, value: np.ndarray) -> Reply:
+        """Reply with the likeliest label, or with the number."""
+        if self.labels:
+            return likeliest(request.line, value, self.labels)
         # For a number far from 0, such as a year, the last digits matter most.
+        number = float(value)
         beyond = _magnitude(number) - _magnitude(self.scale.deviation)
         return Reply(request.line, f"{number:.{DIGITS + max(beyond, 0)}g}")
 

@@ -254,6 +254,18 @@ class Writes(Protocol):
 
 
 @runtime_checkable
+class Averages(Protocol):
+    """Inference that can answer with the mean of several runs' chances or numbers."""
+
+    labels: Sequence[str]  # those that it chooses from; none for numbers
+    partners: Sequence[tuple[Any, Params]]
+
+    def join(self, partners: Sequence[tuple[Any, Params]]) -> None:
+        """Answer with the mean of this run and of other runs."""
+        ...
+
+
+@runtime_checkable
 class WritesTrees(Protocol):
     """Inference whose answers are trees."""
 

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from transformer_jax import losses
 from transformer_jax.base.errors import UserError
 from transformer_jax.decoding import DecodeRequest, Reply
-from transformer_jax.tasks.parts.whole_answers import WholeAnswers
+from transformer_jax.tasks.parts.whole_answers import MeanAnswers
 from transformer_jax.tasks.protocols import Objective
 
 
@@ -56,23 +56,31 @@ class LabelObjective(Objective):
         )
 
 
-class LabelAnswers(WholeAnswers):
+class LabelAnswers(MeanAnswers):
     """Answer with the likeliest label."""
 
     def __init__(self, config: ConfigDict, objective: Any, labels: Sequence[str]):
         super().__init__(config)
         self.objective, self.labels = objective, labels
 
-    def reply(self, request: DecodeRequest, output: Any) -> Reply:
-        """Reply with the label of the largest output."""
-        return likeliest(request.line, output, self.labels)
+    def value(self, output: Any) -> np.ndarray:
+        """Return the chances of the labels."""
+        return chances_of(output)
+
+    def say(self, request: DecodeRequest, value: np.ndarray) -> Reply:
+        """Reply with the likeliest label."""
+        return likeliest(request.line, value, self.labels)
+
+
+def chances_of(output: Float[np.ndarray, "labels"]) -> np.ndarray:
+    """Return the probabilities of labels by a head's outputs."""
+    shares = np.exp(output - output.max())
+    return shares / shares.sum()
 
 
 def likeliest(
-    line: Any, output: Float[np.ndarray, "labels"], labels: Sequence[str]
+    line: Any, chances: Float[np.ndarray, "labels"], labels: Sequence[str]
 ) -> Reply:
-    """Reply with the label of the largest output, and the probabilities of all."""
-    shares = np.exp(output - output.max())
-    shares = shares / shares.sum()
-    chances = dict(zip(labels, shares.tolist(), strict=True))
-    return Reply(line, labels[int(shares.argmax())], details={"chances": chances})
+    """Reply with the likeliest label, and the probabilities of all."""
+    named = dict(zip(labels, chances.tolist(), strict=True))
+    return Reply(line, labels[int(chances.argmax())], details={"chances": named})

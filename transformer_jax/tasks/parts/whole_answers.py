@@ -1,12 +1,14 @@
 """Inference of tasks whose answers are not written piece by piece.
 
 `WholeAnswers` answers requests by one forward pass over all of them; `TextAnswers` is
-its form for models that read one text.
+its form for models that read one text. `MeanAnswers` is for answers that follow from
+numbers of which the mean of several runs is a better estimate.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array
 from ml_collections import ConfigDict
@@ -82,6 +84,75 @@ class WholeAnswers:
         """Yield (number of a request, its reply), in any order."""
         for i, output in self.forward(params, self.sides(requests), mesh):
             yield i, self.reply(requests[i], output)
+
+
+class MeanAnswers(WholeAnswers):
+    """Answer with one of several labels or with a number, alone or with other runs.
+
+    Each run reads the line in its own way: tokenizers and sizes may differ.
+    """
+
+    labels: Sequence[str] = ()  # none: the answers are numbers
+    partners: Sequence[tuple["MeanAnswers", Params]] = ()
+
+    def value(self, output: Any) -> np.ndarray:
+        """Return the chances of the labels, or the number, that an output means."""
+        raise NotImplementedError
+
+    def say(self, request: DecodeRequest, value: np.ndarray) -> Reply:
+        """Make a reply from chances or a number."""
+        raise NotImplementedError
+
+    def join(self, partners: Sequence[tuple["MeanAnswers", Params]]) -> None:
+        """Answer with the mean of the values of this run and of others."""
+        self.partners = partners
+
+    def made_from(self) -> tuple[Any, ...]:
+        """Leave out the partners, which have programs of their own."""
+        kind, fields = super().made_from()
+        return kind, {name: x for name, x in fields.items() if name != "partners"}
+
+    def parse(
+        self,
+        line: Any,
+        max_length: int = 0,
+        prefix: str = "",
+        draw_seed: int = 0,
+        options: Options | None = None,
+    ) -> DecodeRequest:
+        """Read a line of input; refuse what a partner cannot read."""
+        for partner, _ in self.partners:
+            partner.parse(line)
+        return super().parse(line, max_length, prefix, draw_seed, options)
+
+    def reply(self, request: DecodeRequest, output: Any) -> Reply:
+        """Make a reply from the model's outputs for a request."""
+        return self.say(request, self.value(output))
+
+    def answers(
+        self,
+        params: Params,
+        requests: Sequence[DecodeRequest],
+        mesh: Mesh,
+        options: Options,
+    ) -> Iterator[tuple[int, Reply]]:
+        """Yield (number of a request, its reply), in any order."""
+        if not self.partners:
+            yield from super().answers(params, requests, mesh, options)
+            return
+        found = [dict(self._values(params, requests, mesh))]
+        for partner, theirs in self.partners:
+            asked = [partner.parse(request.line) for request in requests]
+            found.append(dict(partner._values(theirs, asked, mesh)))
+        for i, request in enumerate(requests):
+            mean = np.mean([values[i] for values in found], axis=0)
+            yield i, self.say(request, np.asarray(mean))
+
+    def _values(
+        self, params: Params, requests: Sequence[DecodeRequest], mesh: Mesh
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        for i, output in self.forward(params, self.sides(requests), mesh):
+            yield i, self.value(output)
 
 
 class TextAnswers(WholeAnswers):
