@@ -26,6 +26,7 @@ class DecodeRequest:
     limit: int = 0  # tokens of its answer at most; 0: as the options say
     # Arrays [W] that the engine's constraint reads, such as the words of a tree.
     constraint: Mapping[str, np.ndarray] | None = None
+    joined: Sequence["DecodeRequest"] = ()  # the line as each partner reads it
 
 
 @dataclasses.dataclass(frozen=True)

@@ -324,16 +324,16 @@ class Run:
                     f"ensemble: {other.folder.place} cannot answer with "
                     f"{self.folder.place}: {problem}"
                 )
-        self._answers.join([(other._answers, other.params) for other in others])
+        self._answerer.join([(other._answerer, other.params) for other in others])
 
     @property
     def partners(self) -> list[Params]:
-        """The parameters of the runs that answer with this one."""
-        return [params for _, params in getattr(self._answers, "partners", ())]
+        """Return the parameters of the runs that answer with this one."""
+        return [params for _, params in getattr(self._answerer, "partners", ())]
 
     @property
-    def _answers(self) -> Any:
-        """What has partners: the writer of texts, or the inference itself."""
+    def _answerer(self) -> Any:
+        """Return what has partners: the writer of texts, or the inference itself."""
         return getattr(self.task.inference, "writer", self.task.inference)
 
     def find_obstacle(self, other: "Run") -> str:

@@ -5,6 +5,7 @@ its form for models that read one text. `MeanAnswers` is for answers that follow
 numbers of which the mean of several runs is a better estimate.
 """
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -112,18 +113,11 @@ class MeanAnswers(WholeAnswers):
         kind, fields = super().made_from()
         return kind, {name: x for name, x in fields.items() if name != "partners"}
 
-    def parse(
-        self,
-        line: Any,
-        max_length: int = 0,
-        prefix: str = "",
-        draw_seed: int = 0,
-        options: Options | None = None,
-    ) -> DecodeRequest:
-        """Read a line of input; refuse what a partner cannot read."""
-        for partner, _ in self.partners:
-            partner.parse(line)
-        return super().parse(line, max_length, prefix, draw_seed, options)
+    def parse(self, line: Any, *arguments: Any, **named: Any) -> DecodeRequest:
+        """Read a line of input, as each partner does; refuse what one cannot read."""
+        request = super().parse(line, *arguments, **named)
+        joined = [partner.parse(line) for partner, _ in self.partners]
+        return dataclasses.replace(request, joined=joined)
 
     def reply(self, request: DecodeRequest, output: Any) -> Reply:
         """Make a reply from the model's outputs for a request."""
@@ -140,19 +134,16 @@ class MeanAnswers(WholeAnswers):
         if not self.partners:
             yield from super().answers(params, requests, mesh, options)
             return
-        found = [dict(self._values(params, requests, mesh))]
-        for partner, theirs in self.partners:
-            asked = [partner.parse(request.line) for request in requests]
-            found.append(dict(partner._values(theirs, asked, mesh)))
-        for i, request in enumerate(requests):
-            mean = np.mean([values[i] for values in found], axis=0)
-            yield i, self.say(request, np.asarray(mean))
-
-    def _values(
-        self, params: Params, requests: Sequence[DecodeRequest], mesh: Mesh
-    ) -> Iterator[tuple[int, np.ndarray]]:
-        for i, output in self.forward(params, self.sides(requests), mesh):
-            yield i, self.value(output)
+        members: list[tuple[MeanAnswers, Params, Sequence[DecodeRequest]]]
+        members = [(self, params, requests)]
+        for k, (partner, theirs) in enumerate(self.partners):
+            members.append((partner, theirs, [one.joined[k] for one in requests]))
+        sums: list[Any] = [0.0] * len(requests)
+        for member, own, asked in members:
+            for i, output in member.forward(own, member.sides(asked), mesh):
+                sums[i] += member.value(output)
+        for i, (request, total) in enumerate(zip(requests, sums, strict=True)):
+            yield i, self.say(request, np.asarray(total / len(members)))
 
 
 class TextAnswers(WholeAnswers):
