@@ -11,15 +11,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from importlib import metadata
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("XLA_FLAGS", "")
-if tuple(map(int, metadata.version("jaxlib").split(".")[:2])) >= (0, 10):
-    os.environ["XLA_FLAGS"] += (
-        " --xla_cpu_collective_call_terminate_timeout_seconds=120"
-    )
 os.environ["XLA_FLAGS"] += (
+    " --xla_cpu_collective_call_terminate_timeout_seconds=120"
     # Tests compile much and compute little.
     " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     " --xla_cpu_parallel_codegen_split_count=1"

@@ -21,11 +21,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_EVERY = 16  # calls of `requested_meanwhile` per exchange between processes
 INTERRUPTED = 130  # the exit code of a process ended by Ctrl-C
-SIGNALS = [
-    getattr(signal, name)
-    for name in ("SIGTERM", "SIGINT", "SIGHUP")
-    if hasattr(signal, name)  # Windows has no SIGHUP
-]
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Preempted(Exception):
