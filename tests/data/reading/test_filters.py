@@ -40,6 +40,8 @@ def test_each_filter_names_its_reason_and_is_silent_when_off(keys, pair, sizes, 
         ({"source_script": "Latin"}, ("Дом house 12", "x"), (3, 3)),  # mostly latin
         ({"source_script": "latin"}, ("12 + 34 !", "x"), (3, 3)),  # no letters at all
         ({"target_script": "han"}, ("x", "家、犬。"), (3, 3)),
+        ({"target_script": "han"}, ("x", "これはペンです。"), (3, 3)),
+        ({"target_script": "Katakana"}, ("x", "東京のコーヒー"), (3, 3)),
     ],
 )
 def test_pairs_within_bounds_are_kept(keys, pair, sizes):

@@ -21,6 +21,11 @@ from transformer_jax.data.text import similar
 
 KEY = similar.KEY  # bytes
 FOREIGN = 0.5  # the largest share of letters outside the expected script
+# Scripts that one text mixes, by the first words of Unicode's names of their letters.
+MIXED: dict[str, str] = {
+    **dict.fromkeys(("cjk", "hiragana", "katakana", "halfwidth"), "han"),
+    "fullwidth": "latin",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,14 +147,18 @@ def foreign_share(text: str, script: str) -> float:
     """Return the share of a text's letters that are not in a script."""
     scripts = Counter(name for c in text if (name := script_of(c)))
     total = sum(scripts.values())
-    return 1 - scripts[script.lower()] / total if total else 0.0
+    expected = MIXED.get(script.lower(), script.lower())
+    return 1 - scripts[expected] / total if total else 0.0
 
 
 @functools.cache
 def script_of(character: str) -> str:
-    """Return the script of a letter (latin, han, …), or "" for other characters."""
+    """Return the script of a letter (latin, han, …), or "" for other characters.
+
+    Kana count as han, because Japanese mixes both.
+    """
     if not character.isalpha():
         return ""
     name = unicodedata.name(character, "").lower()
     first = name.split(" ")[0].split("-")[0]
-    return "han" if first == "cjk" else first
+    return MIXED.get(first, first)

@@ -12,10 +12,12 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import islice, product
 
 import numpy as np
+
+from transformer_jax.data.reading.filters import script_of
 
 SIDES = ("source", "target")
 SHOWN, WIDTH = 3, 120  # examples per finding, characters per example
@@ -243,7 +245,7 @@ def _find_odd_letters(split: Split) -> Iterator[Finding]:
         lines = {i: record[side] for i, record in split.sample.items()}
         scripts = {}
         for i, line in lines.items():
-            if counts := Counter(filter(None, map(_find_script, line))):
+            if counts := Counter(filter(None, map(script_of, line))):
                 scripts[i] = counts.most_common(1)[0][0]
         usual = Counter(scripts.values()).most_common(1)[0][0] if scripts else ""
         odd = [i for i, script in scripts.items() if script != usual]
@@ -254,13 +256,6 @@ def _find_odd_letters(split: Split) -> Iterator[Finding]:
     if (alike := _compare(*split.profiles)) > ALIKE:
         says = f"both sides seem to be in one language: words are {alike:.2f} alike"
         yield Finding(False, says)
-
-
-@cache
-def _find_script(char: str) -> str:
-    """Return the script of a letter (LATIN, …), or "" for other characters."""
-    name = unicodedata.name(char, "UNKNOWN").split()[0] if char.isalpha() else ""
-    return {"HIRAGANA": "CJK", "KATAKANA": "CJK", "FULLWIDTH": "LATIN"}.get(name, name)
 
 
 def _compare(one: Counter[str], two: Counter[str]) -> float:
