@@ -83,7 +83,7 @@ def get_config(variant="en_de"):
     config.eval.weights = "average"  # as in docs/results.md
     config.decode.beams = 5
     if tuned:
-        config.train.steps = 2000
+        config.train.steps = 1500
         config.optim.schedule = "linear"
         config.optim.constant = 0.002
         config.optim.warmup_steps = 100
