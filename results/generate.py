@@ -24,6 +24,7 @@ SPEEDS = pathlib.Path("results", "speeds.json")
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 README = (  # real data, one or two for each kind; the others are in docs/results.md
     "multi30k.py:de_en",
+    "multi30k.py:fine_tuned_de_en",
     "multi30k.py:en_de_lower",
     "multi30k.py:en_fr",
     "tatoeba.py:de_en",
