@@ -423,6 +423,23 @@ def test_a_running_mean_may_begin_when_a_run_is_continued(tiny, tmp_path, one_de
 
 
 @pytest.mark.system
+def test_a_number_that_is_not_finite_stops_the_run_and_is_never_saved(
+    tiny, tmp_path, one_device
+):
+    loaded = config.load("quickstart", tiny(checkpoint__every=1))
+    loaded.optim.constant = 1e38  # which `load` would refuse
+    with pytest.raises(UserError, match=r"step \d+: the loss is"):
+        train.train(loaded, tmp_path)
+    saved = Checkpoints(tmp_path / "checkpoints")
+    trained = runs.load(tmp_path, weights="last")
+    for step in saved.steps():
+        params = saved.restore_params(
+            step, runs.abstract_params(trained.task, trained.mesh)
+        )
+        assert all(np.isfinite(x).all() for x in jax.tree.leaves(params))
+
+
+@pytest.mark.system
 def test_the_last_update_may_not_leave_numbers_that_are_not_finite(
     tiny, tmp_path, one_device, monkeypatch
 ):
