@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import hashlib
 import importlib
 import json
 import os
@@ -118,36 +119,35 @@ def one_device(monkeypatch):
 
 @pytest.fixture(scope="session")
 def tiny_run_of(tiny, tmp_path_factory):
-    """A function: the directory of a tiny run of a config, trained to its last step."""
+    """A function: the directory of a tiny run of a config, trained to its last step.
+
+    One worker trains a run with these changes; each call makes a copy.
+    """
     from transformer_jax import config, train
+    from transformer_jax.base import files
 
     def make(spec, **changes):
         known = dict(config.items(config.load(spec)))
         overrides = {k: v for k, v in tiny().items() if k in known} | changes
-        folder = tmp_path_factory.mktemp("tiny") / "run"
-        with pytest.MonkeyPatch.context() as monkeypatch:
-            _see_one_device(monkeypatch)
-            assert train.train(config.load(spec, overrides), folder) == 0
-        return folder
+        own = json.dumps([spec, overrides], sort_keys=True)
+        shared = SHARED / f"tiny_run_{hashlib.sha256(own.encode()).hexdigest()[:16]}"
+        with open(f"{shared}.lock", "a") as file:
+            files.lock(file, wait=True)
+            if not shared.exists():
+                folder = tmp_path_factory.mktemp("tiny") / "run"
+                with pytest.MonkeyPatch.context() as monkeypatch:
+                    _see_one_device(monkeypatch)
+                    assert train.train(config.load(spec, overrides), folder) == 0
+                shutil.move(folder, shared)
+        return shutil.copytree(shared, tmp_path_factory.mktemp("tiny") / "run")
 
     return make
 
 
 @pytest.fixture(scope="session")
-def tiny_run(tiny_run_of, tmp_path_factory):
-    """A run directory of translation, scored. Tests must not change it.
-
-    One worker trains it; each has a copy.
-    """
-    from transformer_jax.base import files
-
-    shared = SHARED / "tiny_run"
-    with open(f"{shared}.lock", "a") as file:
-        files.lock(file, wait=True)
-        if not shared.exists():
-            made = tiny_run_of("quickstart", **SCORED)
-            shutil.copytree(made, shared)
-    return shutil.copytree(shared, tmp_path_factory.mktemp("tiny") / "run")
+def tiny_run(tiny_run_of):
+    """A run directory of translation, scored. Tests must not change it."""
+    return tiny_run_of("quickstart", **SCORED)
 
 
 @pytest.fixture(scope="module")

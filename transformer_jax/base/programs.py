@@ -367,14 +367,17 @@ _reads = threading.local()  # programs that JAX has read from its cache
 
 def _count_reads() -> int:
     """Count the programs that this thread has read from JAX's cache."""
-    _listen()
+    notice_reads()
     return getattr(_reads, "count", 0)
 
 
 @functools.cache  # once per process, because JAX cannot remove a listener
-def _listen() -> None:
+def notice_reads() -> None:
+    """From now on, log and count the programs that JAX reads from its cache."""
+
     def note(event: str, **_: Any) -> None:
         if event == "/jax/compilation_cache/cache_hits":
+            logger.debug("program    found in the cache")
             _reads.count = getattr(_reads, "count", 0) + 1
 
     jax.monitoring.register_event_listener(note)

@@ -9,11 +9,11 @@ import platform
 import subprocess
 import sys
 from importlib import metadata
-from typing import Any
 
 import jax
 
 import transformer_jax
+from transformer_jax.base import programs
 from transformer_jax.base.errors import UserError
 from transformer_jax.data import cache
 
@@ -63,7 +63,7 @@ def use_compile_cache() -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     logger.debug("programs   are kept in %s", folder)
-    _log_cache_hits()
+    programs.notice_reads()
 
 
 def use_large_pages() -> None:
@@ -96,15 +96,6 @@ def _large_pages_on_demand() -> bool:
 @functools.cache
 def _warn_once(line: str) -> None:
     logger.warning(line)
-
-
-@functools.cache  # once per process, because JAX cannot remove a listener
-def _log_cache_hits() -> None:
-    def note(event: str, **_: Any) -> None:
-        if event == "/jax/compilation_cache/cache_hits":
-            logger.debug("program    found in the cache")
-
-    jax.monitoring.register_event_listener(note)
 
 
 def _commit() -> str | None:
