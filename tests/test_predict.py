@@ -548,14 +548,35 @@ def test_the_parts_of_a_line_have_its_tag_and_its_prefix_once(run):
     task = translation.compose_translation(changed, tokenizer, tokenizer)
     parts = ["<2de> O gato dorme.", "<2de> Sim."]
     assert task.inference.split("<2de> O gato dorme. Sim.", 3) == parts
-    assert task.inference.split("<2fr> Sim. Sim.", 3) == [
-        "<2fr> Sim.",
-        "Sim.",
-    ]  # no tag of it
     line, how = "O gato dorme. Ana lê.", {"max_input": 10, "on_long": "split"}
     (reply,) = run.replies([line], prefixes=["The old"], **how)
     first = run.replies(["O gato dorme."], prefixes=["The old"])[0].text
     assert reply.text == f"{first} {run.predict(['Ana lê.'])[0]}"
+
+
+def test_a_line_needs_a_tag_if_all_sources_of_training_had_one(run):
+    def inference(tags):
+        changed = copy.deepcopy(run.config)
+        changed.data.train_tags = tags
+        tokenizer = run.task.data.source_tokenizer
+        return translation.compose_translation(changed, tokenizer, tokenizer).inference
+
+    assert inference("<2en>, <2en>").parse("O gato.") == run.task.inference.parse(
+        "<2en> O gato."
+    )
+    one = inference("<2en>")
+    assert one.parse("<2en> O gato.") == one.parse("O gato.")
+    assert one.split("O gato dorme. Sim.", 3) == ["<2en> O gato dorme.", "<2en> Sim."]
+    assert one.parse(" ").source == ()
+    some = inference(",<back>")
+    assert some.parse("O gato.") == run.task.inference.parse("O gato.")
+    assert some.split("<2fr> Sim. Sim.", 3) == ["<2fr> Sim.", "Sim."]  # no tag of it
+    words = (
+        "a line without any of the tags <2en>, <2de>, .*: put one before it: <2en> …"
+    )
+    for refuse in (inference("<2en>,<2de>").parse, inference("<2en>,<2de>").split):
+        with pytest.raises(Refused, match=words):
+            refuse("O gato dorme.", 3)
 
 
 def test_lines_are_split_at_the_length_of_training_unless_told(run):

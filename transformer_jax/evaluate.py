@@ -35,9 +35,8 @@ from ml_collections import ConfigDict
 from transformer_jax import cli, hosts, tasks
 from transformer_jax.base import schema
 from transformer_jax.base.errors import UserError
-from transformer_jax.data.reading import streams
+from transformer_jax.data.reading import sources, streams
 from transformer_jax.data.reading.records import Records
-from transformer_jax.data.reading.sources import parallel_text
 from transformer_jax.decoding import Options
 from transformer_jax.runs import bundle, environment
 from transformer_jax.runs import run as runs
@@ -283,7 +282,8 @@ def _open_records(args: Any, run: runs.Run) -> tuple[str, Records]:
     """Return the name of the examples to score, and open them."""
     if args.source:
         encoding = streams.check_encoding(args.encoding)
-        pair = parallel_text(args.source, args.reference, encoding)
+        tags = sources.needed_tags(run.config.data)
+        pair = sources.parallel_text(args.source, args.reference, encoding, tags)
         return args.source, pair
     try:
         return args.split, run.records(args.split)

@@ -192,6 +192,20 @@ def test_long_lines_are_split_and_what_is_too_long_is_refused(translator, opened
     )
 
 
+@pytest.mark.parametrize("tags", ["<2en>", "<2en>,<2de>", ",<back>"])
+def test_a_line_gets_or_needs_the_tags_of_the_training(untrained, opened, tags):  # noqa: F811
+    run = untrained("quickstart", data__train_tags=tags)
+    lines = ["<2en> a cat. A dog. A red house.", "a cat. A dog. A red house."]
+    found = ask(opened(run), lines, max_input=18, beams=1)
+    wanted = run.replies(lines, max_input=18, beams=1, on_long="split")
+    if tags == "<2en>,<2de>":
+        words = "a line without any of the tags <2en>, <2de>"
+        assert found.pop()["error"].startswith(words)
+        assert wanted.pop().error.startswith(words)
+    assert not any(reply.error for reply in wanted)
+    assert same(found, wanted)
+
+
 def test_positions_beyond_a_table_are_refused(untrained, opened):  # noqa: F811
     run = untrained("quickstart", model__positions="learned", model__max_positions=70)
     (found,) = ask(opened(run), ["a"], max_length=71)

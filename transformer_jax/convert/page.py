@@ -23,6 +23,7 @@ from absl import flags
 from transformer_jax import cli
 from transformer_jax.base import files, pages
 from transformer_jax.base.errors import UserError, nearest
+from transformer_jax.data.reading import sources
 from transformer_jax.data.text.model_proto import parse_model
 from transformer_jax.data.text.tokenizer import SPECIAL, Bytes, Tokenizer
 from transformer_jax.models.layers import DeepNorm, deepnorm_for
@@ -88,7 +89,8 @@ def render(run: Run, name: str, form: str = "int8") -> str:
         "same": same,
         "options": {key: run.config.decode[key] for key in SEARCHED}
         | {"max_input": run.config.data.max_length, "on_long": "split"},
-        "tags": _split(run.config.data.train_tags),
+        "tags": [tag for tag in sources.read_tags(run.config.data, "train") if tag],
+        "needed": sources.needed_tags(run.config.data),
         "language": run.config.data.target_language,
         **_describe_run(run, tensors, form),
     }
@@ -298,10 +300,6 @@ def _pack(tensors: dict[str, np.ndarray], form: str) -> tuple[list[dict], bytes]
             about |= {"form": form, "at": put(steps), "scale": put(scale)}
         listed.append(about)
     return listed, bytes(packed)
-
-
-def _split(tags: str) -> list[str]:
-    return [tag for tag in map(str.strip, tags.split(",")) if tag]
 
 
 def _join(names: tuple[str, ...]) -> str:

@@ -70,10 +70,10 @@ class SentenceInference(Seq2SeqInference):
 
     def split(self, line: str, max_length: int) -> list[str]:
         """Split a line that is too long into sentences, each after the line's tag."""
-        pieces = self.data.source_tokenizer.encode(line)
-        if len(pieces) <= max_length:
+        line = self.tag(line)
+        if len(self.data.source_tokenizer.encode(line)) <= max_length:
             return [line]
-        tags = map(str.strip, self.data.config.data.train_tags.split(","))
+        tags = sources.read_tags(self.data.config.data, "train")
         tag = next((tag for tag in tags if tag and line.startswith(f"{tag} ")), "")
         line = line.removeprefix(tag)
         ends = [0, *(found.end() for found in SENTENCE_END.finditer(line)), len(line)]

@@ -3,6 +3,7 @@
 import gzip
 import json
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -107,16 +108,34 @@ def test_tags_tell_the_direction_and_weights_belong_to_a_corpus(write, source):
     assert list(records.mixture.repeats(np.array([0, 3, 1]))) == [2, 5, 2]
 
 
-def test_a_held_out_split_without_the_tags_of_training_is_noted(write, source):
+def test_a_held_out_split_needs_the_tags_of_training_unless_there_is_one(write, source):
     write("de", "Haus"), write("en", "house")
-    sides = {"source": "de", "target": "en"}
+    sides = {"source": "de,de", "target": "en,en"}
     keys = {f"{s}_{k}": v for s in ("train", "validation") for k, v in sides.items()}
-    tagged = source("text", **keys, train_tags="<2en>")
-    assert not tagged.read("train").notes
-    [note] = tagged.read("validation").notes
-    assert "data.train_tags is set, but data.validation_tags is not" in note
-    both = source("text", **keys, train_tags="<2en>", validation_tags="<2en>")
-    assert not both.read("validation").notes
+    one = source("text", **keys, train_tags="<2en>,<2en>").read("validation")
+    assert texts(one) == [("<2en> Haus", "house")] * 2
+    several = source("text", **keys, train_tags="<2en>,<2fr>")
+    words = (
+        "data.validation_tags is not set, but each training source begins with one of "
+        "<2en>, <2fr> .* set data.validation_tags, with a tag for each of its corpora"
+    )
+    with pytest.raises(UserError, match=words):
+        several.read("validation")
+    assert [bool(re.fullmatch(words, one)) for one in several.find_problems()] == [True]
+    own = source("text", **keys, train_tags="<2en>,<2fr>", validation_tags="<2fr>,")
+    assert texts(own.read("validation"))[::-1] == [
+        ("Haus", "house"),
+        ("<2fr> Haus", "house"),
+    ]
+    assert not own.find_problems()
+
+
+def test_two_texts_get_the_only_tag_of_training_once(write):
+    pair = write("a", "um", "<t> dois"), write("b", "one", "two")
+    assert texts(parallel_text(*pair, tags=["<t>"])) == [
+        ("<t> um", "one"), ("<t> dois", "two")
+    ]  # fmt: skip
+    assert texts(parallel_text(*pair, tags=["<t>", "<u>"]))[0] == ("um", "one")
 
 
 def test_a_corpus_may_be_without_a_tag(write, source):

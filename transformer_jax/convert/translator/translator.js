@@ -24,7 +24,7 @@ class Translator {
     if (!strip(line)) return { text: line, score: 0, others: [], unknown: [], parts: [] };
     try {
       const composed = this.source.compose(line);
-      const parts = this.split(composed, options).map((part) => this.translatePart(part, options));
+      const parts = this.split(this.tag(composed), options).map((part) => this.translatePart(part, options));
       return { ...join(parts), unknown: this.source.findUnknown(composed) };
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
@@ -45,6 +45,14 @@ class Translator {
       throw new TypeError(`n_best ${options.n_best} is more than beams ${options.beams}: a search finds at most beams answers`);
     }
     return options;
+  }
+
+  /** Put the tag of all training sources before a line; refuse one without any of several. */
+  tag(line) {
+    const { needed } = this.about;
+    if (!needed.length || needed.some((tag) => line.startsWith(`${tag} `))) return line;
+    if (needed.length > 1) throw new Refused(`a line without any of the tags ${needed.join(", ")}: put one before it`);
+    return `${needed[0]} ${line}`;
   }
 
   /** Split a line that is too long at the ends of sentences, each after the line's tag. */

@@ -507,7 +507,11 @@ def as_text(value: Any, field: str, column: str, where: str) -> str:
 
 
 def _tagged(record: Record, tag: str) -> Record:
-    return {**record, "source": Tagged(record["source"], tag)} if tag else record
+    """Put a tag before the source of a record, unless it begins with this one."""
+    source = record["source"] if tag else ""
+    if not tag or source.startswith(f"{tag} "):
+        return record
+    return {**record, "source": Tagged(source, tag)}
 
 
 def _as_plain(value: Any) -> Any:

@@ -167,23 +167,17 @@ class Source(Splits):
         if self.generated:
             return self.generated.read(self.data, split)
         corpora = self._form.corpora(split)
-        tags, trained = self._tags_of(split, len(corpora)), self._tags_of("train")
+        tags = self._tags_of(split, len(corpora))
         weights = [1.0] * len(corpora)
         if split == "train":
             weights = mix(self.data, [sum(map(len, corpus)) for corpus in corpora])
         numbers = [i for i, corpus in enumerate(corpora) for _ in corpus]
-        joined = Concatenation(
+        return Concatenation(
             [part for corpus in corpora for part in corpus],
             [weights[i] for i in numbers],
             [tags[i] if tags else "" for i in numbers],
             numbers,
         )
-        if trained and all(trained) and not tags:
-            joined.notes += (
-                f"data.train_tags is set, but data.{split}_tags is not: the sources of "
-                f"{split} are read without a tag",
-            )
-        return joined
 
     def pieces(self, split: str) -> list[Piece]:
         """List the pieces of a split, such as its files, without opening any."""
@@ -210,13 +204,24 @@ class Source(Splits):
         """Return the examples in some consecutive records of a piece."""
         return records
 
-    def _tags_of(self, split: str, corpora: int = 0) -> list[str]:
-        """Return the tag of each corpus; ",<t>" leaves the first without one."""
-        value = self.data.get(f"{split}_tags", "").strip()
-        tags = [tag.strip() for tag in value.split(",")] if value else []
-        if tags and corpora:
+    def _tags_of(self, split: str, corpora: int) -> list[str]:
+        """Return the tag of each corpus; without own ones, that of all training."""
+        if tags := read_tags(self.data, split):
             _check_count(f"{split}_tags", tags, corpora)
-        return tags
+            return tags
+        if problems := self._find_missing_tags(split):
+            raise UserError(*problems)
+        return needed_tags(self.data) * corpora
+
+    def _find_missing_tags(self, split: str) -> list[str]:
+        needed = needed_tags(self.data)
+        if len(needed) < 2 or read_tags(self.data, split):
+            return []
+        return [
+            f"data.{split}_tags is not set, but each training source begins with one "
+            f"of {', '.join(needed)} (data.train_tags): set data.{split}_tags, with a "
+            "tag for each of its corpora"
+        ]
 
     def find_problems(self) -> list[str]:
         """List missing options and files before reading anything."""
@@ -224,8 +229,9 @@ class Source(Splits):
             return []
         needed = [s for s in SPLITS if s != "test" or s in self.splits]
         needed = needed[bool(self.data.get("store", "")) :]  # in place of the training
-        missing = [problem for s in needed for problem in self._form.find_missing(s)]
-        return missing + self._form.find_problems()
+        found = [problem for s in needed for problem in self._form.find_missing(s)]
+        found += [problem for s in needed for problem in self._find_missing_tags(s)]
+        return found + self._form.find_problems()
 
     @functools.cached_property
     def _form(self) -> Form:
@@ -264,11 +270,28 @@ def _check_count(name: str, values: Sequence[Any], corpora: int) -> None:
         )
 
 
-def parallel_text(source: str, target: str, encoding: str = UTF8) -> Concatenation:
-    """Open the two files, or pipes, of `evaluate --source F --reference G`."""
+def read_tags(data: ConfigDict, split: str) -> list[str]:
+    """Return the tag of each corpus of a split; ",<t>" leaves the first without one."""
+    value = data.get(f"{split}_tags", "").strip()
+    return [tag.strip() for tag in value.split(",")] if value else []
+
+
+def needed_tags(data: ConfigDict) -> list[str]:
+    """Return the tags of which one began each training source; [] if some had none."""
+    tags = read_tags(data, "train")
+    return [*dict.fromkeys(tags)] if all(tags) else []
+
+
+def parallel_text(
+    source: str, target: str, encoding: str = UTF8, tags: Sequence[str] = ()
+) -> Concatenation:
+    """Open the two files, or pipes, of `evaluate --source F --reference G`.
+
+    If a model needs one of several `tags`, the sources must have them.
+    """
     paths = {"source": source, "target": target}
     sides = {side: open_lines(path, encoding) for side, path in paths.items()}
-    return Concatenation([Parallel(sides)])
+    return Concatenation([Parallel(sides)], tags=tags if len(tags) == 1 else ())
 
 
 def find_generated(task: str, data: ConfigDict) -> GeneratedSource | None:

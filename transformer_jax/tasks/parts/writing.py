@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from transformer_jax.base.errors import Refused
+from transformer_jax.data.reading import sources
 from transformer_jax.data.text.tokenizer import Tokenizer
 from transformer_jax.decoding import DecodeRequest, Options, Reply
 from transformer_jax.decoding.engine import (
@@ -162,6 +164,7 @@ class Seq2SeqInference:
     def __init__(self, data: PairData, writer: Writer):
         self.data, self.writer = data, writer
         self.reads = data.source_tokenizer  # the tokenizer of the lines
+        self.tags = sources.needed_tags(data.config.data)
 
     def parse(
         self,
@@ -174,7 +177,7 @@ class Seq2SeqInference:
         """Encode a line and the prefix of its answer."""
         if not line.strip():
             return DecodeRequest(line=line)
-        tokenizer = self.data.source_tokenizer
+        line, tokenizer = self.tag(line), self.data.source_tokenizer
         pieces = check_length(tokenizer, line, max_length, self.advice)
         target = self.data.target_tokenizer
         given = target.encode(target.compose(prefix)) if prefix else target.opening
@@ -186,6 +189,20 @@ class Seq2SeqInference:
         what = f"a line of {len(pieces)} pieces with its longest answer"
         check_positions(self.data.config, needed, what, SHORTEN_ANSWER)
         return request
+
+    def tag(self, line: str) -> str:
+        """Put the tag of all training sources before a line that lacks it.
+
+        A line without one of several is refused, because it asks for nothing.
+        """
+        if not self.tags or line.startswith(tuple(f"{tag} " for tag in self.tags)):
+            return line
+        if len(self.tags) > 1:
+            raise Refused(
+                f"a line without any of the tags {', '.join(self.tags)}, of which one "
+                f"began each source in training: put one before it: {self.tags[0]} …"
+            )
+        return f"{self.tags[0]} {line}"
 
     def include(
         self, request: DecodeRequest, phrases: Sequence[str], options: Options
