@@ -267,6 +267,30 @@ def test_training_and_evaluate_write_one_schema(tiny_run, scored):
         assert entry[key] == wanted, key
 
 
+def test_a_search_with_other_options_is_scored_beside_the_run_s(
+    tiny_run, run_main, tmp_path
+):
+    copy = shutil.copytree(tiny_run, tmp_path / "run")
+    before = json.loads((copy / "scores.json").read_text())
+    answers = tmp_path / "answers"
+    options = {"beams": 3, "alpha": 1.5, "max_length": 7}
+    given = [f"--{name}={value}" for name, value in options.items()]
+    out = run_main(
+        evaluate, f"--workdir={copy}", "--split=test", f"--answers={answers}", *given
+    )
+    opened = transformer_jax.load(copy)
+    sources = [record["source"] for record in opened.records("test")]
+    assert answers.read_text().splitlines() == opened.predict(sources, **options)
+    assert "beam 3, alpha 1.5, max_length 7, " in out
+    found = json.loads((copy / "scores.json").read_text())
+    entry = found.pop("test (beams 3) (alpha 1.5) (max_length 7)")
+    assert found == before
+    assert (entry["beams"], entry["alpha"]) == (3, 1.5)
+    assert entry["search"] == {"max_length": 7}
+    with pytest.raises(UserError, match="decode.alpha = -11.*at least -10"):
+        run_main(evaluate, f"--workdir={copy}", "--split=test", "--alpha=-11")
+
+
 @pytest.mark.system
 def test_a_run_without_capitals_is_scored_so_and_says_so(tiny_run_of, scored):
     run = tiny_run_of(

@@ -9,6 +9,9 @@
 --config.data.folder=PATH says where the data of a split are, if they are not where the
 run was trained; a bundle does not know. Other options of a config are refused.
 
+The options of the search are those of `predict`. Scores with other ones than the run's
+have an entry of their own in scores.json.
+
 With --analyse, translations and replies are also scored by groups of sentences, and
 searched for faults, each shown by examples.
 
@@ -44,7 +47,12 @@ from transformer_jax.runs.folder import Folder, find_runs
 from transformer_jax.scores import Comparison, Score, verdict
 from transformer_jax.tasks.protocols import Comparable, Record, Task
 from transformer_jax.training import log, report
-from transformer_jax.training.evaluator import Evaluation, Evaluator, answer_all
+from transformer_jax.training.evaluator import (
+    Evaluation,
+    Evaluator,
+    answer_all,
+    changed_options,
+)
 from transformer_jax.training.prepare import open_split
 
 if TYPE_CHECKING:
@@ -68,7 +76,6 @@ def define_flags() -> None:
     flags.DEFINE_string("reference", "", "The right answers, line by line.")
     cli.define_weights()
     cli.define_ensemble()
-    flags.DEFINE_integer("beams", 0, "Beam width; 1 is greedy (default: the run's).")
     flags.DEFINE_string("encoding", streams.UTF8, "Of both files, such as latin-1.")
     flags.DEFINE_string("answers", "", "A file to write the answers to.")
     flags.DEFINE_string(
@@ -81,6 +88,7 @@ def define_flags() -> None:
         "configs differ by more than their seeds do?",
     )
     tasks.define_flags(flags, "evaluation")
+    tasks.define_flags(flags, "search")
 
 
 def main(overrides: dict[str, str]) -> None:
@@ -135,8 +143,9 @@ def _score(args: Any, workdir: str, compare: str, folder: str) -> None:
     change_evaluation(run.config, changed)
     find_data(run.config, folder)
     name, records = _open_records(args, run)
-    changes = {"beams": args.beams} if args.beams else {}
+    changes = tasks.given_flags(args, "search")
     options = runs.decode_options(run.config, **changes)
+    entry = name_entry(name, changed, run.config, options)
     page = "" if args.analyse == "-" else args.analyse
     for flag, path in (("answers", args.answers), ("analyse", page)):
         if path and first:
@@ -160,7 +169,7 @@ def _score(args: Any, workdir: str, compare: str, folder: str) -> None:
                 f"that of {workdir} alone; no run keeps these scores"
             )
         else:
-            keep_scores(run.folder, name_entry(name, changed), scores)
+            keep_scores(run.folder, entry, scores)
     theirs = _answer(other, records, changes, bar) if other is not None else []
     if other is not None and first:
         systems = {compare: theirs, workdir: lines}
@@ -245,9 +254,10 @@ def _find_or_score(
     from transformer_jax.report import groups
 
     first = jax.process_index() == 0
-    changes = {"beams": args.beams} if args.beams else {}
+    changes = tasks.given_flags(args, "search")
     options = runs.decode_options(member.config, **changes)
-    name, how = name_entry(args.source or args.split, changed), "scores.json"
+    examples, how = args.source or args.split, "scores.json"
+    name = name_entry(examples, changed, member.config, options)
     find = functools.partial(
         groups.find_scores, member, name, args.split, args.weights, options
     )
@@ -304,10 +314,13 @@ def _evaluate(
     return evaluation
 
 
-def name_entry(name: str, changed: dict[str, Any]) -> str:
-    """Name an entry of scores.json by its examples and the changed options."""
-    rules = [f" ({key} {value})" for key, value in changed.items() if value]
-    return "".join([name, *rules])
+def name_entry(
+    name: str, changed: dict[str, Any], config: ConfigDict, options: Options
+) -> str:
+    """Name an entry of scores.json by its examples and what differs from the run's."""
+    found = {key: value for key, value in changed.items() if value}
+    found |= changed_options(config, options)
+    return "".join([name, *(f" ({key} {value})" for key, value in found.items())])
 
 
 def keep_scores(folder: Folder, name: str, scores: dict[str, Any]) -> None:
@@ -405,7 +418,9 @@ def print_scores(task: Task, scores: dict[str, Any]) -> None:
     print(summary)
     search = ""
     if "decode" in task.config:
+        others = scores.get("search", {})
         search = f"beam {scores['beams']}, alpha {scores['alpha']}, "
+        search += "".join(f"{name} {value}, " for name, value in others.items())
     print(
         f"{scores['examples']} examples, {scores['weights']} parameters of step "
         f"{scores['step']}, {search}"

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array
+from ml_collections import ConfigDict
 
 from transformer_jax import sharding, tasks
 from transformer_jax.base.errors import UserError
@@ -49,9 +50,12 @@ class Evaluation:
         for score in self.readings:
             readings[score.key] = score.value
             readings[f"{score.key}_signature"] = score.signature
-        searched = {}
+        searched: dict[str, Any] = {}
         if "decode" in config:
             searched = {"beams": options.beams, "alpha": options.alpha}
+            others = changed_options(config, options)
+            others = {k: v for k, v in others.items() if k not in searched}
+            searched |= {"search": others} if others else {}
         return {
             "schema": SCHEMA,
             **tasks.find(config.task).scored_by(config),
@@ -75,6 +79,14 @@ class Evaluation:
     def references(self) -> list[str]:
         """Return the right answers, in the order of the answers."""
         return [self.task.scoring.reference(record) for record in self.records]
+
+
+def changed_options(config: ConfigDict, options: Options) -> dict[str, Any]:
+    """Return the options of a search that differ from those of the config."""
+    if "decode" not in config:
+        return {}
+    own, asked = dict(config.decode), dataclasses.asdict(options)
+    return {name: value for name, value in asked.items() if value != own.get(name)}
 
 
 class Evaluator:
