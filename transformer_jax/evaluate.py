@@ -87,8 +87,7 @@ def define_flags() -> None:
         "Another run: is this one significantly better? With several seeds: do the two "
         "configs differ by more than their seeds do?",
     )
-    tasks.define_flags(flags, "evaluation")
-    tasks.define_flags(flags, "search")
+    tasks.define_flags(flags, "evaluation", "search")
 
 
 def main(overrides: dict[str, str]) -> None:

@@ -31,7 +31,7 @@ def test_a_translator_loads_the_core_and_no_more(tmp_path):
     commands = {
         "train": ["--config=quickstart", "--smoke", f"--workdir={run}"],
         "predict": [f"--workdir={run}", f"--input={source}"],
-        "evaluate": [f"--workdir={run}", "--split=validation"],
+        "evaluate": [f"--workdir={run}", "--split=validation", "--alpha=0.7"],
     }
     loaded = set()
     for name, words in commands.items():

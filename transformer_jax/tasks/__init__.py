@@ -41,23 +41,25 @@ def find(name: str) -> TaskDefinition:
     return task
 
 
-def define_flags(flags: Any, kind: str) -> None:
+def define_flags(flags: Any, *kinds: str) -> None:
     """Define a flag for each option that a command can change of its runs.
 
-    `kind` is "search" or "evaluation", a field of TaskDefinition. Only the tasks of the
-    runs on the command line are imported; all of them if it asks for help, or has a
-    flag that is not defined.
+    The `kinds` are "search" and "evaluation", fields of TaskDefinition. Only the tasks
+    of the runs on the command line are imported; all of them if it asks for help, or
+    has a flag that is not defined.
     """
     words = [part for word in sys.argv[1:] for part in (word, *word.split("=", 1))]
     places = [part for word in words for part in word.split(",") if part]
     found = list(filter(None, map(_task_of, places)))
-    _classes[kind] = _classes_of(kind, found or names())
+    _classes.update({kind: _classes_of(kind, found or names()) for kind in kinds})
     given = {word.lstrip("-").partition("=")[0] for word in words if word[:1] == "-"}
-    fields = {field.name for cls in _classes[kind] for field in schema.fields(cls)}
+    classes = [cls for kind in kinds for cls in _classes[kind]]
+    fields = {field.name for cls in classes for field in schema.fields(cls)}
     known = {"", "help", *fields, *flags.FLAGS}
     if given - known - {f"no{name}" for name in known}:
-        _classes[kind] = _classes_of(kind, names())
-    schema.define_flags(flags, *_classes[kind])
+        _classes.update({kind: _classes_of(kind, names()) for kind in kinds})
+    for kind in kinds:
+        schema.define_flags(flags, *_classes[kind])
 
 
 def given_flags(values: Any, kind: str) -> dict[str, Any]:
