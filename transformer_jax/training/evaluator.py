@@ -83,10 +83,9 @@ class Evaluation:
 
 def changed_options(config: ConfigDict, options: Options) -> dict[str, Any]:
     """Return the options of a search that differ from those of the config."""
-    if "decode" not in config:
-        return {}
-    own, asked = dict(config.decode), dataclasses.asdict(options)
-    return {name: value for name, value in asked.items() if value != own.get(name)}
+    own = dict(config.decode) if "decode" in config else {}
+    asked = dataclasses.asdict(options).items()
+    return {name: value for name, value in asked if value != own.get(name, value)}
 
 
 class Evaluator:
