@@ -9,8 +9,8 @@
 --config.data.folder=PATH says where the data of a split are, if they are not where the
 run was trained; a bundle does not know. Other options of a config are refused.
 
-The options of the search are those of `predict`. Scores with other ones than the run's
-have an entry of their own in scores.json.
+The options of the search are those of `predict`. Scores that were found with other
+options than the run's have an entry of their own in scores.json.
 
 With --analyse, translations and replies are also scored by groups of sentences, and
 searched for faults, each shown by examples.

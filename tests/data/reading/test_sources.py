@@ -135,6 +135,7 @@ def test_two_texts_get_the_only_tag_of_training_once(write):
     assert texts(parallel_text(*pair, tags=["<t>"])) == [
         ("<t> um", "one"), ("<t> dois", "two")
     ]  # fmt: skip
+    assert parallel_text(*pair, tags=["<t>"])[1]["source"].plain == "dois"
     assert texts(parallel_text(*pair, tags=["<t>", "<u>"]))[0] == ("um", "one")
 
 

@@ -508,10 +508,9 @@ def as_text(value: Any, field: str, column: str, where: str) -> str:
 
 def _tagged(record: Record, tag: str) -> Record:
     """Put a tag before the source of a record, unless it begins with this one."""
-    source = record["source"] if tag else ""
-    if not tag or source.startswith(f"{tag} "):
+    if not tag:
         return record
-    return {**record, "source": Tagged(source, tag)}
+    return {**record, "source": Tagged(record["source"].removeprefix(f"{tag} "), tag)}
 
 
 def _as_plain(value: Any) -> Any:

@@ -193,7 +193,7 @@ class Seq2SeqInference:
     def tag(self, line: str) -> str:
         """Put the tag of all training sources before a line that lacks it.
 
-        A line without one of several is refused, because it asks for nothing.
+        If there were several, a line without any is refused: the model has read none.
         """
         if not self.tags or line.startswith(tuple(f"{tag} " for tag in self.tags)):
             return line
