@@ -6,7 +6,6 @@ import json
 import jax
 import numpy as np
 import pytest
-from absl import flags
 
 import transformer_jax
 from transformer_jax import audit
@@ -139,24 +138,11 @@ def test_what_the_model_writes_by_itself_is_extracted(run):
 
 
 @pytest.fixture
-def command(capsys, monkeypatch):
+def command(run_main):
     """A function: run the command with these flags, and return what it prints."""
 
     def with_flags(**given):
-        values = flags.FlagValues()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(audit.flags, "FLAGS", values)
-            for kind in ("string", "integer"):
-                define = getattr(flags, f"DEFINE_{kind}")
-                patch.setattr(
-                    audit.flags,
-                    f"DEFINE_{kind}",
-                    lambda *a, define=define, **k: define(*a, flag_values=values, **k),
-                )
-            audit.define_flags()
-            values(["audit", *(f"--{k}={v}" for k, v in given.items())])
-            audit.main({})
-        return capsys.readouterr().out
+        return run_main(audit, *(f"--{k}={v}" for k, v in given.items()))
 
     return with_flags
 

@@ -1,10 +1,7 @@
 """The command for nearest neighbours and analogies, of a file and of a run."""
 
-import sys
-
 import numpy as np
 import pytest
-from absl import flags
 
 import transformer_jax
 from transformer_jax.base.errors import UserError
@@ -14,24 +11,11 @@ GLOVE = "man 1 0 0\nwoman 0 1 0\nking 1 0 2\nqueen 0 1 2\nstone -1 -1 0.5\n"
 
 
 @pytest.fixture
-def call(capsys):
+def call(run_main):
     """A function: run the command with these flags, and return what it prints."""
 
     def with_flags(**given):
-        values = flags.FlagValues()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(neighbours.flags, "FLAGS", values)
-            for kind in ("string", "integer"):
-                define = getattr(flags, f"DEFINE_{kind}")
-                patch.setattr(
-                    neighbours.flags,
-                    f"DEFINE_{kind}",
-                    lambda *a, define=define, **k: define(*a, flag_values=values, **k),
-                )
-            neighbours.define_flags()
-            values([sys.argv[0], *(f"--{k}={v}" for k, v in given.items())])
-            neighbours.main({})
-        return capsys.readouterr().out
+        return run_main(neighbours, *(f"--{k}={v}" for k, v in given.items()))
 
     return with_flags
 

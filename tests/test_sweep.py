@@ -9,10 +9,10 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import yaml
+from waiting import wait_for
 
 from transformer_jax import config as configs
 from transformer_jax.base.errors import UserError
@@ -413,13 +413,6 @@ def start(here, *words, trainer=True):
         stderr=subprocess.STDOUT,
         text=True,
     )
-
-
-def wait_for(condition):
-    until = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 STOPS = ["--config", "language", "--seeds", "1,2,3"]

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import jax
 import numpy as np
 import pytest
+from waiting import wait_for
 
 from transformer_jax import sharding
 from transformer_jax.base.errors import UserError
@@ -117,9 +118,7 @@ def test_a_request_that_comes_alone_has_a_batch_of_one_row_until_others_come(
             first = pool.submit(call, asked[:1])
             assert seen.wait(60)
             others = pool.submit(call, asked[1:])
-            deadline = time.monotonic() + 60
-            while not shared._waiting and time.monotonic() < deadline:
-                time.sleep(0.001)
+            wait_for(lambda: shared._waiting)
             come.set()
             found = {0: first.result(60)[0]}
             found |= {number + 1: one for number, one in others.result(60).items()}

@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
+from waiting import wait_for
 
 from transformer_jax import config as configs
 
@@ -87,8 +87,7 @@ time.sleep(60)
     before = signal.getsignal(signal.SIGTERM)
 
     def stop():
-        while not ready.exists():
-            time.sleep(0.01)
+        wait_for(ready.exists)
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=stop).start()

@@ -11,12 +11,12 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 
 import jax
 import pytest
 from etils.epath import backend
 from fsspec.implementations.memory import MemoryFileSystem
+from waiting import wait_for
 
 from transformer_jax import cli, config, train
 from transformer_jax.base.errors import UserError
@@ -221,13 +221,6 @@ def test_a_damaged_checkpoint_is_kept_and_passed_over(cloud):
 def command(name, *words, **overrides):
     changed = [f"--config.{key}={value}" for key, value in overrides.items()]
     return [sys.executable, "-m", f"transformer_jax.{name}", *words, *changed]
-
-
-def wait_for(found, seconds=90):
-    until = time.monotonic() + seconds
-    while not found():
-        assert time.monotonic() < until
-        time.sleep(0.1)
 
 
 @pytest.mark.system

@@ -1,10 +1,10 @@
 """Applications of runs with random parameters, and a server in a thread."""
 
 import threading
-import time
 
 import pytest
 from viewing import browser, untrained  # noqa: F401  (fixtures)
+from waiting import wait_for
 
 pytest.importorskip("fastapi", reason="FastAPI is not installed")
 
@@ -83,8 +83,7 @@ def server_of(service_of):
         thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
         thread.start()
         running.append((server, thread))
-        while not server.started:
-            time.sleep(0.02)
+        wait_for(lambda: server.started)
         return f"http://127.0.0.1:{sock.getsockname()[1]}", service
 
     yield start

@@ -15,6 +15,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from waiting import wait_for
 
 import transformer_jax
 from transformer_jax import sharding
@@ -80,10 +81,7 @@ def test_rude_clients_do_no_harm(server_of, runs_of):
     assert {one["replies"][0]["text"] for one in found} == {expected}
     for client in idle:
         client.close()
-    deadline = time.monotonic() + 20
-    while service.lines and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert service.lines == 0
+    wait_for(lambda: not service.lines, seconds=20)
 
 
 def test_a_body_that_does_not_arrive_is_given_up(server_of):

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from waiting import wait_for
 
 from transformer_jax.base.errors import UserError
 from transformer_jax.decoding.live import Caller
@@ -164,11 +165,9 @@ def test_requests_that_wait_are_computed_in_one_pass():
 
     with ThreadPoolExecutor(4) as pool:
         first = pool.submit(call, "a")
-        while not passes:
-            time.sleep(0.001)
+        wait_for(lambda: passes)
         others = [pool.submit(call, *some) for some in (["b", "c"], ["bad"], ["d"])]
-        while len(gathered._waiting) < 3:
-            time.sleep(0.001)
+        wait_for(lambda: len(gathered._waiting) == 3)
         release.set()
         assert first.result() == ["answer to a"]
         assert others[0].result() == ["answer to b", "answer to c"]

@@ -24,6 +24,7 @@ import types
 
 import pytest
 import yaml
+from waiting import wait_for
 
 from transformer_jax import cli
 from transformer_jax.base.errors import UserError
@@ -523,13 +524,6 @@ class RayOfThree(Ray):
 def kill(number):
     with contextlib.suppress(ProcessLookupError):
         os.kill(number, signal.SIGKILL)
-
-
-def wait_for(condition):
-    until = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 def write_stubs(folder, programs, environment):

@@ -8,11 +8,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import types
 
 import pytest
 from absl import flags
+from waiting import wait_for
 
 from transformer_jax import cli, shards
 from transformer_jax.base.errors import UserError
@@ -414,13 +414,6 @@ def test_processes_end_when_their_parent_is_killed(start, call, tries, tmp_path)
     process.communicate()  # until the other has closed its stderr
     assert not list(tmp_path.glob("tries_[1-9]"))
     assert call("--workers=1").code == 0
-
-
-def wait_for(condition):
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 @pytest.mark.system
