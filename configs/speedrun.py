@@ -48,10 +48,13 @@ def get_config(variant="quickstart"):
         config.eval.every = 700
         config.checkpoint.every = 350
     if variant == "shakespeare":
-        config.model.dropout_residual = 0.1  # less needs fewer updates
-        config.train.steps = 1200
-        config.eval.every = 1200
-        config.checkpoint.every = 600
+        # The text is read 2.4 times, too seldom to be memorised.
+        config.model.dropout_embedding = 0.0
+        config.model.dropout_residual = 0.0
+        config.model.activation = "relu2"
+        config.train.steps = 600
+        config.eval.every = 600
+        config.checkpoint.every = 300
     if variant == "multi30k":
         config.train.steps = 700
         config.optim.constant = 0.004
