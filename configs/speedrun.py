@@ -56,9 +56,13 @@ def get_config(variant="quickstart"):
         config.eval.every = 600
         config.checkpoint.every = 300
     if variant == "multi30k":
-        config.train.steps = 700
-        config.optim.constant = 0.004
-        config.optim.warmup_steps = 100
-        config.eval.every = 700
-        config.checkpoint.every = 350
+        # Each pair is read five times.
+        config.model.dropout_embedding = 0.1
+        config.model.dropout_residual = 0.1
+        config.data.shapes = 6
+        config.train.steps = 600
+        config.optim.constant = 0.005
+        config.optim.warmup_steps = 60
+        config.eval.every = 600
+        config.checkpoint.every = 300
     return config
