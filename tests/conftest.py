@@ -1,4 +1,8 @@
-"""Eight fake devices for the sharding tests, and a cache that dies with the session."""
+"""Eight fake devices for the sharding tests, and a cache that dies with the session.
+
+TESTS_CACHE names a folder that keeps the compiled programs and the tiny runs for further
+sessions.
+"""
 
 import functools
 import gc
@@ -26,8 +30,11 @@ os.environ.setdefault("GLIBC_TUNABLES", "")  # `train` need not begin twice
 # With fewer cores than devices, collectives can deadlock for want of threads.
 os.environ.setdefault("PJRT_NPROC", "16")
 if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers share what they compile
-    _CACHE = tempfile.TemporaryDirectory(prefix="transformer_jax_tests_")
-    os.environ["TRANSFORMER_JAX_CACHE"] = _CACHE.name
+    if _KEPT := os.environ.get("TESTS_CACHE"):
+        pathlib.Path(_KEPT).mkdir(mode=0o700, parents=True, exist_ok=True)
+    else:
+        _CACHE = tempfile.TemporaryDirectory(prefix="transformer_jax_tests_")
+    os.environ["TRANSFORMER_JAX_CACHE"] = _KEPT or _CACHE.name
 
 import pytest  # noqa: E402  (after the environment is set)
 
@@ -111,6 +118,17 @@ def tiny():
     return overrides
 
 
+@functools.cache
+def hash_package():
+    """Return a hash of the source of the package and its configs."""
+    root = pathlib.Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for folder in ("transformer_jax", "configs"):
+        for path in sorted(root.joinpath(folder).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
 @pytest.fixture
 def one_device(monkeypatch):
     """A machine of one device, for runs that are not about the mesh."""
@@ -129,7 +147,7 @@ def tiny_run_of(tiny, tmp_path_factory):
     def make(spec, **changes):
         known = dict(config.items(config.load(spec)))
         overrides = {k: v for k, v in tiny().items() if k in known} | changes
-        own = json.dumps([spec, overrides], sort_keys=True)
+        own = json.dumps([spec, overrides, hash_package()], sort_keys=True)
         shared = SHARED / f"tiny_run_{hashlib.sha256(own.encode()).hexdigest()[:16]}"
         with open(f"{shared}.lock", "a") as file:
             files.lock(file, wait=True)
