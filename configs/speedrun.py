@@ -57,14 +57,13 @@ def get_config(variant="quickstart"):
         config.eval.every = 600
         config.checkpoint.every = 300
     if variant == "multi30k":
-        # Each pair is read 3.9 times.
-        config.model.dropout_embedding = 0.05
-        config.model.dropout_residual = 0.05
+        # Each pair is read 4.2 times.
+        config.model.dropout_embedding = 0.1
+        config.model.dropout_residual = 0.1
         config.data.shapes = 6
-        config.train.steps = 550
-        config.optim.constant = 0.01
-        config.optim.warmup_steps = 55
-        config.eval.answers = 4
-        config.eval.every = 550
-        config.checkpoint.every = 275
+        config.train.steps = 600
+        config.optim.constant = 0.005
+        config.optim.warmup_steps = 60
+        config.eval.every = 600
+        config.checkpoint.every = 300
     return config

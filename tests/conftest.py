@@ -1,6 +1,6 @@
 """Eight fake devices for the sharding tests, and a cache that dies with the session.
 
-TESTS_CACHE names a folder that keeps the compiled programs and the tiny runs for further
+TESTS_CACHE names a folder that keeps the compiled programs and the tiny runs for other
 sessions.
 """
 
