@@ -118,17 +118,6 @@ def tiny():
     return overrides
 
 
-@functools.cache
-def hash_package():
-    """Return a hash of the source of the package and its configs."""
-    root = pathlib.Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    for folder in ("transformer_jax", "configs"):
-        for path in sorted(root.joinpath(folder).rglob("*.py")):
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
 @pytest.fixture
 def one_device(monkeypatch):
     """A machine of one device, for runs that are not about the mesh."""
@@ -142,12 +131,14 @@ def tiny_run_of(tiny, tmp_path_factory):
     One worker trains a run with these changes; each call makes a copy.
     """
     from transformer_jax import config, train
-    from transformer_jax.base import files
+    from transformer_jax.base import files, programs
+
+    source = programs.digest_source("transformer_jax") or os.getpid()  # if just edited
 
     def make(spec, **changes):
         known = dict(config.items(config.load(spec)))
         overrides = {k: v for k, v in tiny().items() if k in known} | changes
-        own = json.dumps([spec, overrides, hash_package()], sort_keys=True)
+        own = json.dumps([spec, known | overrides, source], sort_keys=True)
         shared = SHARED / f"tiny_run_{hashlib.sha256(own.encode()).hexdigest()[:16]}"
         with open(f"{shared}.lock", "a") as file:
             files.lock(file, wait=True)
