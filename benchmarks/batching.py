@@ -226,7 +226,7 @@ def measure(spec: str, overrides: dict, folder: pathlib.Path, steps: int) -> dic
     mesh = sharding.make_mesh(config.mesh, config.mesh.platform)
     place = folders.Folder(folder)
     prepared = prepare(config, place, lambda line: None)
-    clock = Clock(place, tensorboard=False, active=False)
+    clock = Clock(place, active=False)
     began = time.monotonic()
     run = train.build(config, place, mesh, prepared, clock)
     run.saver.save = lambda *state: None

@@ -185,6 +185,26 @@ def test_muon_makes_hidden_matrices_orthogonal_and_leaves_tables_to_adam():
         np.testing.assert_allclose(one, -0.1 * other, rtol=1e-4)
 
 
+def test_muon_updates_as_optax_does():
+    """optax orthogonalises in batches of one matrix, which is slower."""
+    params = {
+        name: {"kernel": jax.random.normal(jax.random.key(i), shape)}
+        for i, (name, shape) in enumerate({"wide": (6, 20), "tall": (20, 6)}.items())
+    }
+    gradients = [jax.tree.map(lambda p, i=i: jnp.sin(p + i), params) for i in range(3)]
+    theirs = optax.contrib.muon(0.1, beta=0.9, eps=1e-9, consistent_rms=0.2)
+    constant = {"schedule": "constant", "constant": 0.1}
+    ours = optim.make_optimizer(settings(name="muon", beta1=0.9, **constant))
+    states = [theirs.init(params), ours.init(params)]
+    for gradient in gradients:
+        wanted, states[0] = theirs.update(gradient, states[0], params)
+        found, states[1] = ours.update(gradient, states[1], params)
+        for name, update in found.items():
+            np.testing.assert_allclose(
+                update["kernel"], wanted[name]["kernel"], rtol=1e-4, atol=1e-6
+            )
+
+
 @pytest.mark.parametrize("end", ["projection", "head", "patches", "stem"])
 def test_muon_leaves_first_and_last_layers_to_adam(end):
     kernel = PARAMS["layer"]["kernel"]
