@@ -57,13 +57,15 @@ def get_config(variant="quickstart"):
         config.eval.every = 600
         config.checkpoint.every = 300
     if variant == "multi30k":
-        # Each pair is read 4.2 times.
+        # Each pair is read 4.6 times, in rows that several share.
         config.model.dropout_embedding = 0.1
         config.model.dropout_residual = 0.1
-        config.data.shapes = 6
-        config.train.steps = 600
+        config.data.batching = "packed"
+        config.data.pack_length = 64
+        config.data.max_length = 63
+        config.train.steps = 550
         config.optim.constant = 0.005
-        config.optim.warmup_steps = 60
-        config.eval.every = 600
-        config.checkpoint.every = 300
+        config.optim.warmup_steps = 55
+        config.eval.every = 550
+        config.checkpoint.every = 275
     return config

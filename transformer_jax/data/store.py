@@ -293,12 +293,12 @@ def _size(value: Any) -> int:
     return len(value) if isinstance(value, str) else 0
 
 
-def _shorten(value: Any, limit: int = 300) -> Any:
+def _shorten(value: Any) -> Any:
     if not isinstance(value, str):
-        return repr(value)[:limit]
-    if len(value) <= limit:
+        return repr(value)[:300]
+    if len(value) <= 300:
         return value
-    return f"{value[:limit]}… ({len(value):,} characters)"
+    return f"{value[:300]}… ({len(value):,} characters)"
 
 
 def fingerprint_of(content: bytes | str) -> str:

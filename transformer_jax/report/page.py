@@ -178,11 +178,11 @@ def _chart(report: Report, metric: str) -> str:
     )
 
 
-def ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Return at most `most` round numbers whose ends contain both values."""
+def ticks(low: float, high: float) -> list[float]:
+    """Return at most six round numbers whose ends contain both values."""
     if low == high:
         low, high = low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2
-    raw = (high - low) / (most - 2)
+    raw = (high - low) / 4
     size = 10.0 ** math.floor(math.log10(raw))
     width = next(k * size for k in (1, 2, 2.5, 5, 10) if k * size >= raw * (1 - 1e-9))
     first, last = math.floor(low / width + 1e-9), math.ceil(high / width - 1e-9)

@@ -6,12 +6,12 @@ from typing import Any
 import flax.linen as nn
 
 
-def layer_norm(epsilon: float, dtype: Any, name: str | None = None) -> nn.LayerNorm:
+def layer_norm(epsilon: float, dtype: Any) -> nn.LayerNorm:
     """Make a layer norm whose variance is computed in two passes.
 
     The fast variance E[x²] - E[x]² cancels badly in float32 for a large mean.
     """
-    return nn.LayerNorm(epsilon, dtype=dtype, use_fast_variance=False, name=name)
+    return nn.LayerNorm(epsilon, dtype=dtype, use_fast_variance=False)
 
 
 def rms_norm(epsilon: float, dtype: Any) -> nn.RMSNorm:

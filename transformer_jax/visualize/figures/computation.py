@@ -62,8 +62,8 @@ def _draw(axes: "Axes", title, values, rows, names, colors) -> None:
     separate_cells(axes, values.shape)
 
 
-def _short(label: str, most: int = 18) -> str:
-    return label if len(label) <= most else f"{label[: most - 1]}…"
+def _short(label: str) -> str:
+    return label if len(label) <= 18 else f"{label[:17]}…"
 
 
 def _panels(found: Computation, columns: int) -> list[tuple]:
