@@ -186,7 +186,7 @@ def test_muon_makes_hidden_matrices_orthogonal_and_leaves_tables_to_adam():
 
 
 def test_muon_updates_as_optax_does():
-    """optax orthogonalises in batches of one matrix, which is slower."""
+    """Ours takes only the momentum from optax, whose products are slower."""
     params = {
         name: {"kernel": jax.random.normal(jax.random.key(i), shape)}
         for i, (name, shape) in enumerate({"wide": (6, 20), "tall": (20, 6)}.items())
