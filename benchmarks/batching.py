@@ -165,7 +165,7 @@ def conclude(steps: int, turns: dict[str, list[dict]]) -> str:
     first, *_ = turns
     tokens = turns[first][0]["tokens"]
     now = min(turns, key=lambda name: lost[name] + tokens / rate[name])
-    later = max(turns, key=rate.get)
+    later = max(turns, key=lambda name: rate[name])
     if now == later:
         return f"FASTER: {now}, for {steps} steps and for more"
     even = (lost[later] - lost[now]) / (1 / rate[now] - 1 / rate[later])

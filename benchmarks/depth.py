@@ -104,7 +104,7 @@ def measure(form: str, depth: int, steps: int, overrides: dict[str, str]) -> dic
     with tempfile.TemporaryDirectory() as folder:
         place = folders.Folder(folder)
         prepared = prepare(config, place, lambda line: None)
-        log = metrics.RunLog(place, tensorboard=False, active=False)
+        log = metrics.RunLog(place, active=False)
         with (
             contextlib.closing(train.build(config, place, mesh, prepared, log)) as run,
             jax.set_mesh(mesh),

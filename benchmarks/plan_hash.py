@@ -164,7 +164,7 @@ def work(args: argparse.Namespace, overrides: dict[str, str]) -> None:
     for batching in BATCHINGS:
         config = configs.load(args.config, {**overrides, "data.batching": batching})
         folder = folders.Folder(place / batching)
-        writer = metrics.RunLog(folder, tensorboard=False, active=number == 0)
+        writer = metrics.RunLog(folder, active=number == 0)
         mesh = sharding.make_mesh(config.mesh)
         prepared = prepare_together(config, folder, writer)
         planned = make_plan(config, prepared.task, prepared.train)

@@ -79,7 +79,7 @@ def main(words: list[str]) -> int:
     for cell in cells:
         key = cell.width, cell.updates
         best[key] = min(best.get(key, np.inf), losses[cell])
-    points = [measure(*key, loss) for key, loss in best.items()]
+    points = [measure(width, updates, best[width, updates]) for width, updates in best]
     held_out = [measure(c.width, c.updates, losses[c]) for c in forecast]
     if len(points) <= len(NAMES):
         print(f"no fit: {len(points)} runs for its {len(NAMES)} numbers")
