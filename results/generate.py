@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SPEEDS = pathlib.Path("results", "speeds.json")
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 README = (  # real data, one or two for each kind; the others are in docs/results.md
-    "multi30k.py:de_en",
+    "multi30k.py:muon_de_en",
     "multi30k.py:fine_tuned_de_en",
     "multi30k.py:en_de_lower",
     "multi30k.py:en_fr",

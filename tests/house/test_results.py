@@ -70,7 +70,7 @@ def test_the_tables_are_in_step(generate):
 @pytest.mark.parametrize(
     "name, pages",
     [
-        ("multi30k_de_en", ["README.md", "docs/results.md"]),
+        ("multi30k_muon_de_en", ["README.md", "docs/results.md"]),
         ("quickstart", ["docs/results.md"]),  # on generated data
     ],
 )
