@@ -267,10 +267,10 @@ def print_law(fits: np.ndarray, points: list[Point], held_out: list[Point]) -> N
         f"  residual {np.sqrt(np.mean(errors**2)):.4f}, at most {abs(errors).max():.4f}"
     )
     for point in held_out:
-        foretold = np.array([predict(one, [point])[0] for one in fits])
+        forecast = np.array([predict(one, [point])[0] for one in fits])
         print(
             f"  {point.parameters:,} parameters, {point.characters:,} characters: "
-            f"foretold {interval(foretold)}, measured {point.loss:.4f}"
+            f"forecast {interval(forecast)}, measured {point.loss:.4f}"
         )
 
 

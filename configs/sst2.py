@@ -48,6 +48,7 @@ def get_config(variant="scratch"):
 
     config.train.steps = 1000
     config.train.label_smoothing = 0.1
+    config.train.consistency = 1.0  # gains about 0.8 %, in twice the time
     config.optim.name = "adamw"
     config.optim.weight_decay = 0.1
     config.optim.schedule = "linear"
@@ -64,6 +65,7 @@ def get_config(variant="scratch"):
         config.data.shapes = 3
         config.train.steps = 400
         config.train.label_smoothing = 0.0
+        config.train.consistency = 0.0
         config.optim.weight_decay = 0.01
         config.optim.constant = 0.00005
         config.optim.warmup_steps = 40

@@ -173,16 +173,16 @@ for parameters, characters, loss in points:
 # %%
 WIDTH, UPDATES = 160, 200
 size = count(WIDTH), CHARACTERS * UPDATES
-foretold = law(numbers, *size)
+forecast = law(numbers, *size)
 others = [law(fit(points[:i] + points[i + 1 :]), *size) for i in range(len(points))]
 print(
-    f"{size[0]:,} parameters: {foretold:.4f} foretold "
+    f"{size[0]:,} parameters: forecast {forecast:.4f} "
     f"({min(others):.4f} to {max(others):.4f} with a point left out)"
 )
 
 # %%
 measured = learn(WIDTH, UPDATES)
-print(f"measured {measured:.4f}, {measured - foretold:+.4f} from the forecast")
+print(f"measured {measured:.4f}, {measured - forecast:+.4f} from the forecast")
 
 # %%
 # %matplotlib inline
@@ -199,7 +199,7 @@ def draw_law(numbers, points, later):
         axes.plot(curve, law(numbers, curve, text), color=color)
         label = f"{text:,} characters"
         axes.plot(*zip(*some, strict=True), "o", color=color, label=label)
-    axes.plot(later[0], later[2], "o", color="#0072B2", mfc="white", label="foretold")
+    axes.plot(later[0], later[2], "o", color="#0072B2", mfc="white", label="not fitted")
     axes.set_xscale("log")
     axes.set(xlabel="parameters of the layers", ylabel="nats a character")
     axes.legend(frameon=False)

@@ -124,7 +124,7 @@ def test_a_cache_forgets_its_newest_slots():
     )
 
 
-def test_what_cannot_be_searched_so_is_refused(tiny_run, small, quick_run_of):
+def test_what_cannot_be_searched_so_is_refused(tiny_run, small):
     for setting in ("", f"{small},0", f"{small},33"):
         with pytest.raises(UserError, match="name the small run, and with it how many"):
             open_with(tiny_run, setting)
