@@ -8,7 +8,7 @@ Each variant trains the model of another config until its score is reached:
 multi30k (German→English, 39.0 BLEU on test_2016), shakespeare (1.47 nats a character),
 quickstart (99 BLEU) and sst2 (78 % of dev). What differs from the other config is all
 here. docs/speedrun.md has the rules, the records of three seeds and what was tried:
-multi30k 18.4 minutes, shakespeare 3.6, quickstart 2.7, sst2 0.9.
+multi30k 18.4 minutes, shakespeare 3.6, quickstart 2.2, sst2 0.9.
 """
 
 from transformer_jax import config as configs
