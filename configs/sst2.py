@@ -48,7 +48,7 @@ def get_config(variant="scratch"):
 
     config.train.steps = 1000
     config.train.label_smoothing = 0.1
-    config.train.consistency = 1.0  # gains about 0.8 %, in twice the time
+    config.train.consistency = 1.0  # gains about 0.8 points, in twice the time
     config.optim.name = "adamw"
     config.optim.weight_decay = 0.1
     config.optim.schedule = "linear"
